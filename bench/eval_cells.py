@@ -3,7 +3,7 @@
 
     bench/eval_cells.py RUN/results.jsonl... [--method auto] [--decode]
 
-A cell is a category of prompts, a temperature and an answer length. Its speed-up is the median over its prompts of the time a
+A cell is a category of prompts, their length, a temperature, an answer length and a batch size. Its speed-up is the median over its prompts of the time a
 user waits (--decode: after the prompt is read) of plain decoding by that of the method, repetitions by their medians.
 """
 import argparse
@@ -21,14 +21,21 @@ def runs_of(paths):
                     yield run
 
 
+def short(method):
+    """The method without the file of its draft."""
+    preset, _, settings = method.partition(":")
+    kept = [setting for setting in settings.split(",") if setting and not setting.startswith("draft-model=")]
+    return ":".join([preset] + ([",".join(kept)] if kept else []))
+
+
 def speedups(paths, decode):
     """{cell: {method: median speed-up}}"""
     times = collections.defaultdict(list)
     for run in runs_of(paths):
-        cell = (run["category"], run["temperature"], run["max_tokens"])
+        cell = (run["category"], run["length"], run["temperature"], run["max_tokens"], run["batch"])
         # "decode_ms" leaves out what the draft read of the prompt: it is part of the answer's time.
         ms = run["decode_ms"] + run["draft_prompt_ms"] if decode else run["whole_ms"]
-        times[cell, run["prompt"], run["method"]].append(ms)
+        times[cell, run["prompt"], short(run["method"])].append(ms)
     ratios = collections.defaultdict(list)
     for (cell, prompt, method), taken in times.items():
         plain = times.get((cell, prompt, "off"))
@@ -47,11 +54,11 @@ def main():
     parser.add_argument("--decode", action="store_true")
     args = parser.parse_args()
     cells = {cell: of for cell, of in speedups(args.files, args.decode).items() if args.method in of}
-    print(f"{'category':16} {'T':>4} {'new':>4} {args.method:>7}  best of the others")
-    for (category, temperature, answer), of in sorted(cells.items()):
+    print(f"{'category':16} {'length':>6} {'T':>4} {'new':>4} {'batch':>5} {args.method:>7}  best of the others")
+    for (category, length, temperature, answer, batch), of in sorted(cells.items()):
         others = {name: ratio for name, ratio in of.items() if name != args.method}
         best = max(others, key=others.get)
-        print(f"{category:16} {temperature:4g} {answer:4} {of[args.method]:6.2f}x  {others[best]:5.2f}x {best}"
+        print(f"{category:16} {length or '':>6} {temperature:4g} {answer:4} {batch:5} {of[args.method]:6.2f}x  {others[best]:5.2f}x {best}"
               f"{'  slower than plain' if of[args.method] < 0.98 else ''}"
               f"{'  behind the best' if of[args.method] < 0.95 * others[best] else ''}")
     own = sorted(of[args.method] for of in cells.values())

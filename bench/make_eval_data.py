@@ -3,7 +3,7 @@
 
     bench/make_eval_data.py --govreport DIR --qmsum FILE --spec-bench FILE --each 2 > cells.jsonl
 
-Documents come from local files: GovReport's (govreport_512.jsonl ... with "text" and "answer"), QMSum's meetings ("text" and
+Documents come from local files: GovReport's (govreport_512.jsonl ... those that are there; with "text" and "answer"), QMSum's meetings ("text" and
 "queries") and Spec-Bench's questions ("category" and "turns"). The adversarial texts are made here, from a seed: random
 words, base64, a text that changes its language with every sentence, and a log of a server. Every line has a category; what
 is asked of a model goes through its chat template ("messages"), what it shall continue does not ("prompt").
@@ -16,8 +16,9 @@ import random
 import sys
 
 # Name of the category, the file, and characters of a document (about 4.7 per token).
-GOVREPORT = {"govreport-512": ("govreport_512.jsonl", 2200), "govreport-1k": ("govreport_1K.jsonl", 4500),
-             "govreport-4k": ("govreport_4K.jsonl", 18500), "govreport-7.5k": ("govreport_8K.jsonl", 34000)}
+GOVREPORT = {"govreport-512": ("govreport_512.jsonl", 2200), "govreport-1k": ("govreport_1K.jsonl", 4500), "govreport-2k": ("govreport_2K.jsonl", 9200),
+             "govreport-4k": ("govreport_4K.jsonl", 18500), "govreport-7.5k": ("govreport_8K.jsonl", 34000),
+             "govreport-16k": ("govreport_16K.jsonl", 86000)}
 MT_BENCH = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"}
 # Sentences of the project's own, the same thought in each.
 SENTENCES = [
@@ -54,7 +55,8 @@ def continued(category, number, text):
 
 def documents(folder, each):
     for category, (name, characters) in GOVREPORT.items():
-        for number, line in enumerate(lines_of(pathlib.Path(folder) / name)[:each]):
+        file = pathlib.Path(folder) / name
+        for number, line in enumerate(lines_of(file)[:each] if file.exists() else []):
             text = line["text"].split("### Text:", 1)[-1].split("### Summary:", 1)[0].strip()[:characters]
             yield asked(category, number, f"Summarize the following text.\n\n{text}", line.get("answer"))
 
@@ -104,7 +106,7 @@ def adversarial(each, seed):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--govreport", help="folder with govreport_512.jsonl, _1K, _4K and _8K")
+    parser.add_argument("--govreport", help="folder with govreport_512.jsonl, _1K, _2K, _4K, _8K and _16K")
     parser.add_argument("--qmsum", help="file of meetings")
     parser.add_argument("--spec-bench", help="file of questions")
     parser.add_argument("--each", type=int, default=2, help="prompts of each category")

@@ -44,7 +44,7 @@ double best_decode_gain(const PassTimes& passes) {
 }
 
 std::vector<BesideRun> run_beside(Session& session, std::span<const Token> prompt, const GenerateOptions& options,
-                                  const std::vector<std::string>& methods, PassTimes& passes,
+                                  const std::vector<std::string>& methods, const std::string& reader, PassTimes& passes,
                                   const std::function<void(const std::string&)>& say) {
   std::vector<std::string> all{kPlainMethod};
   all.insert(all.end(), methods.begin(), methods.end());
@@ -58,10 +58,13 @@ std::vector<BesideRun> run_beside(Session& session, std::span<const Token> promp
       double& least = passes[round.verified + 1];
       least = least == 0 ? round.times.verify : std::min(least, round.times.verify);
     };
+    if (method == reader) session.truncate(0);
     BesideRun run{.method = method, .result = session.generate(prompt, own)};
     if (run.result.reason == FinishReason::kCancelled) break;
+    const bool read = run.result.timings.cached_tokens == 0;
     if (runs.empty()) prompt_ms = run.result.timings.prompt_ms;
-    run.time = {prompt_ms, run.result.timings.draft_prompt_ms, run.result.timings.decode_ms};
+    run.time = {read ? run.result.timings.prompt_ms : prompt_ms, run.result.timings.draft_prompt_ms,
+                run.result.timings.decode_ms};
     if (!runs.empty()) {
       run.ratio = speedup(runs.front().time, run.time);
       run.equal = run.result.tokens == runs.front().result.tokens && run.result.text == runs.front().result.text;

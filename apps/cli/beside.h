@@ -28,10 +28,11 @@ using PassTimes = std::map<int, double>;
 // gain in decoding. 0: no pass of one row was seen.
 double best_decode_gain(const PassTimes& passes);
 
-// Plain decoding first, then each method in its order; `say` announces each. The prompt is read once; each row counts
-// what reading it took.
+// Plain decoding first, then each method in its order; `say` announces each. The prompt is read once, and again by
+// methods that draft with a head, which has to see that; preset auto, which would go without, does so where it is
+// `reader`. Each row counts what its own reading took, or that of plain decoding.
 std::vector<BesideRun> run_beside(Session& session, std::span<const Token> prompt, const GenerateOptions& options,
-                                  const std::vector<std::string>& methods, PassTimes& passes,
+                                  const std::vector<std::string>& methods, const std::string& reader, PassTimes& passes,
                                   const std::function<void(const std::string&)>& say);
 
 std::string beside_table(std::span<const BesideRun> runs, const PassTimes& passes);

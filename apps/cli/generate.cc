@@ -129,7 +129,9 @@ int show_beside(const GenerateArgs& a, const Engine& engine, Session& session, s
   options.on_text = [&](std::string_view text) {
     if (!a.quiet) write_out(text);
   };
-  const auto runs = run_beside(session, prompt, options, methods, passes, say);
+  const std::string& draft = engine.options().spec.draft_model;
+  const bool head = !draft.empty() && is_head(draft);
+  const auto runs = run_beside(session, prompt, options, methods, head ? a.engine.spec.name : "", passes, say);
   write_out("\n" + beside_table(runs, passes));
   if (!a.report.empty()) {
     write_eval_file(a.report, beside_page(runs, passes, engine.backend()));

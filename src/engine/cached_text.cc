@@ -44,14 +44,15 @@ void CachedText::truncate(int length) {
     if (spec->drafter()) spec->drafter()->truncate(seq_, length);
 }
 
-int CachedText::reuse(std::span<const Token> text, const Drafter* drafter) {
+int CachedText::reuse(std::span<const Token> text, const Drafter* drafter, int again) {
   const size_t most = std::min(text.size(), tokens_.size());
   const size_t same =
       size_t(std::mismatch(text.begin(), text.begin() + ptrdiff_t(most), tokens_.begin()).first - text.begin());
   truncate(can_return(int(same)) ? int(same) : 0);
   // A drafter may need the inside of the last tokens' pass again; the tokens are the same, so what it keeps stays
   // right.
-  if (const int covered = drafter ? drafter->covered(seq_) : length(); covered < length()) {
+  if (const int covered = drafter ? drafter->covered(seq_) : length();
+      covered < length() && length() - covered <= again) {
     if (!can_return(covered)) truncate(0);
     else parts_.sequences->truncate(seq_, covered);
     tokens_.resize(size_t(length()));

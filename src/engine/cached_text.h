@@ -33,9 +33,9 @@ class CachedText {
   // Forgets what is not committed: uncommitted nodes, the pending token.
   void drop_pending() { truncate(length()); }
   // Keeps the common prefix of the cache with `text`, or nothing if the text cannot return there, and drops the rest;
-  // returns the length that is left. `drafter`: the one that
-  // will read on, or null.
-  int reuse(std::span<const Token> text, const Drafter* drafter);
+  // returns the length that is left. `drafter`: the one that will read on, or null. It may have the target run at most
+  // `again` tokens again whose pass it has not seen; where it lacks more it goes without the text.
+  int reuse(std::span<const Token> text, const Drafter* drafter, int again);
   // Tokens whose cells a pass has written become part of the text: rows of its outputs from `first_row` on. `drafter`:
   // the one that follows.
   void append(std::span<const Token> tokens, const StepOutputs& outputs, int first_row, Drafter* drafter);

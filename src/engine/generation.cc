@@ -89,7 +89,9 @@ Generation::Generation(const Request& request, const EngineParts& engine, Parts 
   result_.spec.accepted_at_depth.assign(deepest, 0);
   result_.reason = FinishReason::kLength;
   start_ = now_ms();
-  result_.timings.cached_tokens = text_.reuse(prompt_.first(scored() ? 0 : prompt_.size() - 1), drafter());
+  // Preset auto works without its head, too: a text that is in the cache is not run again for that.
+  const int again = spec_.planner().drafts_unread() ? kMaxChain : engine_.context();
+  result_.timings.cached_tokens = text_.reuse(prompt_.first(scored() ? 0 : prompt_.size() - 1), drafter(), again);
   begin_decoding_if_prompt_done();
 }
 
@@ -184,7 +186,8 @@ void Generation::begin_tree(RoundSlot& slot, int share) {
   slot.distributions = spec_.distributions(text_.seq());
   slot.history = text_.length();
   slot.drafted = slot.committed = 0;
-  slot.drafting = false;
+  slot.drafting = slot.looking = false;
+  slot.foreseen = kNoToken;
   slot.whole = true;
   slot.decision = {};
   slot.tree->reset(text_.tokens().back());

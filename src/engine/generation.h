@@ -50,6 +50,8 @@ class Generation {
   Drafter* drafter() const { return drafts_ ? spec_.drafter() : nullptr; }
   // Tokens of the text that its drafter has not read.
   int behind() const { return drafter()->behind(text_.seq(), text_.tokens()); }
+  // Whether it cannot draft: it has to read that first, or has not seen the target run it.
+  bool unread() const { return behind() > kMaxChain || !drafter()->follows(text_.seq(), text_.length()); }
   SpeculationBudget& budget() { return budget_; }
 
   // Ends the request as cancelled if its owner says so; true if it has ended, now or before.

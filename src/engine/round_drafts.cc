@@ -46,14 +46,15 @@ void RoundDrafts::draft_with(Speculation& spec, std::span<RoundSlot> slots, int 
     const DraftAsker asker{.budget = slot.request->budget(),
                            .history = slot.history,
                            .remaining = slot.request->remaining(),
-                           .unread = slot.request->behind() > kMaxChain};
+                           .unread = slot.request->unread()};
     const DraftGrant grant = spec.planner().grant(asker, spec.drafter()->level_ms(), task.limits);
     task.cheap_only = grant.cheap_only;
     task.model_depth = grant.model_depth;
     slot.decision = grant.decision;
     slot.drafting = grant.draft;
+    slot.looking = grant.look;
     slot.whole = grant.whole;
-    if (!grant.draft) continue;
+    if (!grant.draft && !grant.look) continue;
     tasks_.push_back(task);
     drafting = std::max(drafting, grant.draft_ms);
   }
@@ -68,7 +69,9 @@ void RoundDrafts::draft_with(Speculation& spec, std::span<RoundSlot> slots, int 
 
 void RoundDrafts::cut_trees(Speculation& spec, std::span<RoundSlot> slots, double draft_ms) {
   for (RoundSlot& slot : slots) {
-    if (!slot.drafting || &slot.request->spec() != &spec) continue;
+    if (&slot.request->spec() != &spec) continue;
+    if (slot.looking && slot.tree->drafted() > 0) slot.foreseen = slot.tree->token(1), slot.tree->keep_best(0);
+    if (!slot.drafting) continue;
     slot.drafted = slot.tree->drafted();
     slot.request->prune(slot);
     const int worth = spec.planner().worthwhile(*slot.tree, {slot.request->budget(), slot.history}, draft_ms);
@@ -145,6 +148,7 @@ void RoundDrafts::settle(std::span<const RoundSlot> slots, const PhaseTimes& tim
     DraftPlanner& planner = g.spec().planner();
     const int length = g.text().length();
     g.count(slot, times, planner.plain_ms(cost.requests, length));
+    if (slot.foreseen != kNoToken) planner.look(g.budget().controller(), slot.foreseen == slot.chosen());
     planner.settle({.budget = g.budget(), .history = length, .decision = slot.decision}, cost,
                    slot.drafting ? slot.tree : nullptr, int(slot.result.path.size()) - 1, slot.whole);
   }

@@ -23,11 +23,15 @@ struct RoundSlot {
   int committed = 0;                    // accepted nodes whose cells stay
   bool drafting = false;                // a drafter was asked
   bool whole = true;                    // and allowed to draft as deep as it wanted
+  bool looking = false;                 // the index is only held against what comes (DraftGrant::look)
+  Token foreseen = kNoToken;            // what it said then
   DraftDecision decision{};             // why it drafts as it does, where a controller decides
   AcceptResult result;
   std::vector<uint8_t> broken;  // [tree size]: 1 at nodes whose logits are NaN or infinite
 
   void reserve(size_t nodes) { result.path.reserve(nodes), broken.reserve(nodes); }
+  // The first token that the round chose.
+  Token chosen() const { return result.path.size() > 1 ? tree->token(result.path[1]) : result.next; }
   std::span<const NodeId> committed_path() const { return std::span(result.path).first(size_t(committed)); }
 };
 

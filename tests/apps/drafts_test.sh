@@ -55,7 +55,7 @@ text() {
 }
 plain=$(text --spec off)
 equal "without --spec" "$(text)" "$plain"
-contains "without --spec the shipped draft is opened" "$(cat err.txt)" "draft: $folder/models/tiny-small/draft.gguf (shipped)"
+contains "without --spec the shipped head is opened" "$(cat err.txt)" "draft: $folder/models/tiny-eagle3 (shipped)"
 small=tiny-small/draft.gguf
 for pair in "sd:$small" "eagle2-tree:$small" eagle2:tiny-eagle3 eagle3:tiny-eagle3 medusa:tiny-medusa; do
   equal "${pair%%:*}" "$(text --spec "${pair%%:*}")" "$plain"

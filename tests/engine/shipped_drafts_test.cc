@@ -192,6 +192,47 @@ TEST_F(ShippedDrafts, DraftAndNeverChangeTheText) {
   }
 }
 
+// A head has no prompt to read; it fits one target only.
+TEST_F(ShippedDrafts, AutoTakesTheHeadThatFitsElseTheModel) {
+  EXPECT_EQ(found_by(options("auto")), eagle3);
+  TinySpec deeper = target_spec();
+  deeper.layers = 7;
+  testing::write_tiny_gguf(temp.file("deeper.gguf"), deeper);
+  EXPECT_EQ(found_by(options("auto", temp.file("deeper.gguf"))), small_file);
+  EngineOptions given = options("auto");
+  given.spec.draft_model = small_file;
+  EXPECT_EQ(found_by(given), small_file);
+}
+
+// The head has to see the target run a text. Preset auto does without it rather than run again what is in the cache;
+// without costs, where nothing is decided, it is run again.
+TEST_F(ShippedDrafts, AutoRunsNoTextAgainForItsHead) {
+  for (const char* costs : {"on", "off"}) {
+    EngineOptions o = options("auto");
+    o.spec.settings = {{"cost-model", costs}};
+    const bool again = costs == std::string("off");
+    const auto engine = Engine::open(o);
+    ASSERT_EQ(engine->options().spec.draft_model, eagle3);
+    const auto session = engine->start();
+    std::vector<Token> prompt;
+    for (int i = 0; i < 120; ++i) prompt.push_back(Token(3 + i * 7 % 250));
+    GenerateOptions how;
+    how.max_tokens = 40, how.ignore_end = true, how.preset = "off";
+    const auto plain = session->generate(prompt, how);
+    how.preset = "auto";
+    const auto without = session->generate(prompt, how);
+    EXPECT_EQ(without.tokens, plain.tokens) << costs;
+    EXPECT_EQ(without.timings.cached_tokens, again ? 0 : int(prompt.size()) - 1) << costs;
+    session->truncate(0);
+    const auto with = session->generate(prompt, how);
+    EXPECT_EQ(with.tokens, plain.tokens) << costs;
+    EXPECT_EQ(with.timings.cached_tokens, 0);
+    const auto next = session->generate(prompt, how);  // it has seen this text
+    EXPECT_EQ(next.tokens, plain.tokens) << costs;
+    EXPECT_GE(next.timings.cached_tokens, int(prompt.size()) - 2) << costs;
+  }
+}
+
 TEST_F(ShippedDrafts, MustFitTheTarget) {
   TinySpec deeper = target_spec();
   deeper.layers = 7;

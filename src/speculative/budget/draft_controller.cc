@@ -15,6 +15,7 @@ constexpr double kAfterChange = 1;  // drafts' worth of memory that stays then
 constexpr double kShare = 0.005;       // every round, towards drafts
 constexpr double kTryShare = 0.0095;   // and for trying: tries go on while the account is overdrawn
 constexpr double kIndexShare = 0.004;  // and towards what an index finds, from an account of its own
+constexpr double kLooked = 1;          // of what a proposal that was not verified would have gained or cost
 constexpr double kMostDebt = 1;
 constexpr double kMostTries = 0.5;
 constexpr double kDisproven = 0.35;  // of all that, beside an index, where the model has not paid in this engine
@@ -164,6 +165,14 @@ void DraftController::settle_without(double tokens, double time) {
   tries_ = std::min(kMostTries, tries_ + trust_ * kTryShare);
   balance_ = std::min(kMost, balance_ + trust_ * kShare);
   index_balance_ = std::clamp(index_balance_ + kIndexShare + tokens - time, -kMostDebt, kMost);
+}
+
+// Looking a text up costs nothing, so an index whose first drafts failed need not wait until its account has grown
+// again: a loop that it has learned by now shows within a few tokens. It earns no more by that than it had to begin
+// with.
+void DraftController::look(bool right, double node) {
+  const double balance = index_balance_ + kLooked * (right ? 1 - node : -node);
+  index_balance_ = std::clamp(balance, -kMostDebt, std::max(index_balance_, kIndexStart));
 }
 
 void DraftController::settle(const Drafted& round, DraftExperience& shared) {

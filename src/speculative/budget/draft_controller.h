@@ -95,6 +95,9 @@ class DraftController {
   DraftDecision decide(const DraftCosts& costs, const DraftExperience& shared, int limit);
   // A round without the model gave `tokens` and took `time`.
   void settle_without(double tokens, double time);
+  // What the index proposed was not verified because its account did not cover that; it would have been right or not.
+  // `node`: plain steps that it would have taken.
+  void look(bool right, double node);
   // A round with the model: a tree of `depth` levels and `nodes` nodes was verified.
   struct Drafted {
     int depth = 0, nodes = 0, accepted = 0;

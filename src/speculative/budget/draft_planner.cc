@@ -154,10 +154,16 @@ DraftGrant DraftPlanner::decide(const DraftAsker& asker, TreeLimits& limits) {
   out.cheap_only = out.decision.depth == 0;
   if (!kind_.has_index) limits.depth = out.decision.depth, out.draft = out.decision.depth > 0;
   const double most = controller.index_balance();
+  const bool alone = out.cheap_only && index_ && kind_.has_index && limits.nodes > 0;
   if (out.cheap_only)
     while (limits.nodes > 0 && double(costs_[size_t(limits.nodes)]) - 1 > most) --limits.nodes;
-  out.draft = out.draft && limits.nodes > 0 && (index_ || !out.cheap_only);
+  if (alone && limits.nodes == 0) out.look = true, limits.nodes = 1;
+  out.draft = out.draft && !out.look && limits.nodes > 0 && (index_ || !out.cheap_only);
   return out;
+}
+
+void DraftPlanner::look(DraftController& controller, bool right) const {
+  if (kind_.nodes > 0) controller.look(right, double(costs_[1]) - 1);
 }
 
 // What a level of the model takes, in plain steps. The first drafts load what they need, so that little is believed of

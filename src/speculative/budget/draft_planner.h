@@ -31,8 +31,9 @@ struct DraftGrant {
   bool whole = true;                                  // the draft is as deep as was wanted
   bool cheap_only = false;                            // only what needs no pass of a model
   int model_depth = std::numeric_limits<int>::max();  // levels that a model may add where an index drafts, too
-  DraftDecision decision{};                           // of a controller
-  double draft_ms = 0;                                // that drafting is expected to take
+  bool look = false;  // instead: the index proposes a token that is not verified, to see whether it would be right
+  DraftDecision decision{};  // of a controller
+  double draft_ms = 0;       // that drafting is expected to take
 };
 
 // One request that asks for a draft, or has drafted.
@@ -106,6 +107,8 @@ class DraftPlanner {
   void settle(const DraftAsker& asker, const RoundCost& cost, const TokenTree* tree, int accepted, bool whole);
   // And all requests together.
   void settle(const RoundOutcome& outcome);
+  // The token that an index proposed in a round that only looked at it was right or not.
+  void look(DraftController& controller, bool right) const;
   void count_round() { ++rounds_; }
   // An answer has ended.
   void count_answer(int tokens) { experience_.answered(tokens); }

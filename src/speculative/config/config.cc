@@ -199,7 +199,8 @@ constexpr Preset kPresets[] = {
      }},
     {{"fuse", "one tree from a draft model and the text's own suffixes (RASD)", true},
      [](SpecConfig& c) { fill_fuse(c, DrafterKind::kModel); }},
-    {{"auto", "decides in every round: draft model, the text's own suffixes, both, or neither, and how deep", true},
+    {{"auto", "decides in every round: draft head or model, the text's own suffixes, both, or neither, and how deep",
+      true},
      [](SpecConfig& c) {
        fill_fuse(c, DrafterKind::kModel);
        c.cache.policy = &cache_policy("retrieval");

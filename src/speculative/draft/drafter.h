@@ -110,6 +110,9 @@ class Drafter {
   virtual void prompt(const PromptChunk&) {}
   // Tokens of the text whose pass such a drafter has seen and kept; the target must run the others again.
   virtual int covered(SeqId) const { return std::numeric_limits<int>::max(); }
+  // Whether it has seen all of a text of so many tokens. If it has not, it drafts nothing until the target has run them
+  // again.
+  virtual bool follows(SeqId, int length) const { return (void)length, true; }
   virtual DraftState& state() {
     static DraftState nothing;
     return nothing;

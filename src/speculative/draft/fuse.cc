@@ -55,6 +55,7 @@ class FuseDrafter final : public Drafter {
   bool reads_target() const override { return model_->reads_target(); }
   void prompt(const PromptChunk& chunk) override { model_->prompt(chunk); }
   int covered(SeqId seq) const override { return model_->covered(seq); }
+  bool follows(SeqId seq, int length) const override { return model_->follows(seq, length); }
   DraftState& state() override { return model_->state(); }  // the index is made of the text
   double level_ms() const override { return model_->level_ms(); }
   DraftTimes take_times() override {

@@ -46,6 +46,7 @@ class TreeDrafter final : public Drafter, private DraftState {
   bool reads_target() const override;
   void prompt(const PromptChunk& chunk) override;
   int covered(SeqId seq) const override { return model_->covered(seq); }
+  bool follows(SeqId seq, int length) const override { return model_->follows(seq, length); }
   DraftState& state() override { return *this; }
   double level_ms() const override { return level_ms_; }
   DraftTimes take_times() override;
