@@ -375,6 +375,20 @@ TEST(Attention, StaleCellsAreInvisible) {
   }
 }
 
+// Folds a block of head size 64 into a tile of three rows as attend() does.
+void fold_block(const AttentionKernels& kernels, float* state, const std::byte* query, const std::byte* keys,
+                const std::byte* values) {
+  std::vector<std::byte> k(size_t(kBlock) * 64 * 4 + 256), v(k.size());
+  if (kernels.enter) kernels.enter();
+  if (kernels.ready_keys) {
+    kernels.ready_keys(keys, keys, 64, k.data());
+    kernels.ready_values(values, values, 64, v.data());
+    keys = k.data(), values = v.data();
+  }
+  kernels.fold({state, query, keys, values, 3, 64});
+  if (kernels.leave) kernels.leave();
+}
+
 // The same check must notice a fold in another order, or it would prove nothing.
 TEST(Attention, AnotherFoldOrderIsNoticed) {
   for (const Shape& s : kinds(3, 1, 64)) {
@@ -386,13 +400,13 @@ TEST(Attention, AnotherFoldOrderIsNoticed) {
     if (store.key_layout().record || store.value_layout().record) continue;  // its kernels are those of bf16
     const auto& kernels = attention_kernels(store.key_layout(), store.value_layout(), s.isa);
     const auto q = token_vector(s, n - 1);
-    std::vector<std::byte> packed(query_bytes(64));
+    std::vector<std::byte> packed(query_bytes(kernels.tile_rows, 64));
     for (int i = 0; i < 3; ++i) kernels.pack(packed.data(), i, q.data() + i * 64, 64, 64, w.scale());
     const auto fold_in = [&](std::vector<int> order) {
-      std::vector<float> state(static_cast<size_t>(state_floats(64))), result(3 * 64);
-      reset_state(state.data(), 64);
+      std::vector<float> state(static_cast<size_t>(state_floats(kernels.tile_rows, 64))), result(3 * 64);
+      reset_state(state.data(), kernels, 64);
       for (int b : order)
-        kernels.fold({state.data(), packed.data(), store.keys(0, 0, 0, b), store.values(0, 0, 0, b), 3, 64});
+        fold_block(kernels, state.data(), packed.data(), store.keys(0, 0, 0, b), store.values(0, 0, 0, b));
       for (int i = 0; i < 3; ++i) kernels.finish(state.data(), i, result.data() + i * 64, 64, 64);
       return result;
     };

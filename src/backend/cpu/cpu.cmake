@@ -25,6 +25,7 @@ sx_isa_kernel(attention INCLUDES backend/cpu/attention/attention_portable.inl ba
 sx_isa_kernel(unpack INCLUDES backend/cpu/kv/unpack_portable.inl)
 sx_isa_source(cpu/attention/attention_i8mm_bf16.cc NEON_I8MM ${no_schedule} ${neoverse})
 sx_isa_source(cpu/attention/attention_i8mm_q8.cc NEON_I8MM ${no_schedule} ${neoverse})
+sx_isa_source(cpu/attention/attention_amx.cc AMX -mamx-bf16 -mavx512bf16)
 
 # See fast_exp.h.
 set(no_threading "")

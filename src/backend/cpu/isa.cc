@@ -50,17 +50,20 @@ std::string names_of(std::span<const Isa> isas) {
 }
 
 #if defined(__x86_64__)
-// Whether this machine has AMX tiles with int8 dot products and Linux lets this process use them. The tiles' state is
-// large, so Linux allows it only to processes that ask, once for all their threads; kernels before 5.16 do not know the
-// question.
+// Whether this machine has AMX tiles with int8 and bf16 dot products, the conversions to bf16, and Linux lets this
+// process use them. The tiles' state is large, so Linux allows it only to processes that ask, once for all their
+// threads; kernels before 5.16 do not know the question.
 bool amx_allowed() {
   static const bool allowed = [] {
-    constexpr unsigned kTileBit = 1u << 24, kInt8Bit = 1u << 25, kOsXsaveBit = 1u << 27;  // CPUID leaves 7 and 1
-    constexpr unsigned kTileStates = 3u << 17;                                            // of XCR0
-    constexpr long kRequestPermission = 0x1023, kTileData = 18;                           // arch_prctl
+    constexpr unsigned kTileBits = 1u << 22 | 1u << 24 | 1u << 25;  // CPUID leaf 7: bf16, tiles, int8
+    constexpr unsigned kConvertBit = 1u << 5;                       // leaf 7, 1: AVX-512's bf16
+    constexpr unsigned kOsXsaveBit = 1u << 27;                      // leaf 1
+    constexpr unsigned kTileStates = 3u << 17;                      // of XCR0
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;     // arch_prctl
     unsigned a = 0, b = 0, c = 0, d = 0;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & kOsXsaveBit)) return false;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & (kTileBit | kInt8Bit)) != (kTileBit | kInt8Bit)) return false;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & kTileBits) != kTileBits) return false;
+    if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & kConvertBit)) return false;
     asm volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
     if ((a & kTileStates) != kTileStates) return false;
     return ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

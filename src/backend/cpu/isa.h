@@ -7,7 +7,7 @@
 
 namespace sx::cpu {
 
-// kAmx is kAvx512 with linear layers of many rows on AMX tiles: same layouts, same bits.
+// kAmx is kAvx512 with AMX tiles: same layouts; linear layers have the same bits, attention over bf16 K and V its own.
 enum class Isa { kGeneric, kNeonDot, kNeonI8mm, kAvx2, kAvx512, kAmx };
 
 const char* isa_name(Isa isa);  // "generic", "neon-dotprod", "neon-i8mm", "avx2", "avx512-vnni", "avx512-amx"

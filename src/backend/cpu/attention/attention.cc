@@ -16,9 +16,10 @@
 
 namespace sx::cpu {
 
-void reset_state(float* state, int padded) {
-  for (int i = 0; i < 8; ++i) state[i] = -1e30f;
-  std::memset(state + 8, 0, sizeof(float) * static_cast<size_t>(state_floats(padded) - 8));
+void reset_state(float* state, const AttentionKernels& kernels, int padded) {
+  const int sums = kernels.sums_at();
+  std::fill_n(state, sums, -1e30f);
+  std::memset(state + sums, 0, sizeof(float) * static_cast<size_t>(state_floats(kernels.tile_rows, padded) - sums));
 }
 
 AttentionScratch::AttentionScratch() : plan_(std::make_unique<AttentionPlan>()) {}
@@ -74,8 +75,12 @@ class Unit {
   }
 
  private:
-  size_t at(int tile) const { return static_cast<size_t>(tile) * static_cast<size_t>(state_floats(plan_.padded)); }
-  std::byte* query(int tile) const { return worker_.queries + static_cast<size_t>(tile) * query_bytes(plan_.padded); }
+  size_t at(int tile) const {
+    return static_cast<size_t>(tile) * static_cast<size_t>(state_floats(plan_.tile_rows, plan_.padded));
+  }
+  std::byte* query(int tile) const {
+    return worker_.queries + static_cast<size_t>(tile) * query_bytes(plan_.tile_rows, plan_.padded);
+  }
   int rows_of(int tile) const {
     return std::min(chunk_.tile_rows, chunk_.tokens * plan_.group - tile * chunk_.tile_rows);
   }
@@ -117,15 +122,28 @@ class Unit {
     return worker_.block_values;
   }
 
-  // Folds block b, given as two pointers, into a tile whose rows are rows [first, first + rows) of the chunk.
-  void fold(float* state, const std::byte* packed, const std::byte* keys, const std::byte* values, int b, int first,
-            int rows, const std::byte* next_keys) {
-    FoldArgs a{state, packed, keys, values, rows, plan_.padded};
-    a.next_keys = next_keys;
+  // A block as `kernels` read it, until the next call.
+  struct Block {
+    const AttentionKernels& kernels;
+    const std::byte *keys, *values;
+    const std::byte* next_keys = nullptr;  // as in FoldArgs
+  };
+  Block ready(const AttentionKernels& kernels, const std::byte* keys, const std::byte* values,
+              const std::byte* next_keys = nullptr, const std::byte* next_values = nullptr) {
+    if (!kernels.ready_keys) return {kernels, keys, values, next_keys};
+    kernels.ready_keys(keys, next_keys ? next_keys : keys, plan_.padded, worker_.ready_keys);
+    kernels.ready_values(values, next_values ? next_values : values, plan_.padded, worker_.ready_values);
+    return {kernels, worker_.ready_keys, worker_.ready_values};
+  }
+
+  // Folds block b into a tile whose rows are rows [first, first + rows) of the chunk.
+  void fold(float* state, const std::byte* packed, const Block& block, int b, int first, int rows) {
+    FoldArgs a{state, packed, block.keys, block.values, rows, plan_.padded};
+    a.next_keys = block.next_keys;
     a.soft_cap = args_.soft_cap;
     const int p = b * kBlock;
-    if (p >= worker_.all_from && p + kBlock <= worker_.all_to) return kernels_.fold(a);
-    uint8_t begin[kTileRows], end[kTileRows];
+    if (p >= worker_.all_from && p + kBlock <= worker_.all_to) return block.kernels.fold(a);
+    uint8_t begin[kMostTileRows], end[kMostTileRows];
     bool all = true, none = true;
     for (int i = 0; i < rows; ++i) {
       begin[i] = static_cast<uint8_t>(std::clamp(worker_.begin[first + i] - p, 0, kBlock));
@@ -135,20 +153,26 @@ class Unit {
     }
     if (none) return;
     if (!all) a.begin = begin, a.end = end;
-    kernels_.fold(a);
+    block.kernels.fold(a);
   }
 
   void span(int s, float* states) {
-    for (int t = 0; t < chunk_.tiles; ++t) reset_state(states + at(t), plan_.padded);
+    for (int t = 0; t < chunk_.tiles; ++t) reset_state(states + at(t), kernels_, plan_.padded);
     const int from = (chunk_.first_span + s) * kSpan, to = std::min(from + kSpan, chunk_.end);
     const int last = std::min(to, chunk_.shared);
+    const AttentionKernels& kernels = chunk_.tiles > 1 && kernels_.shared ? *kernels_.shared : kernels_;
     for (int p = std::max(from, chunk_.begin / kBlock * kBlock); p < last; p += kBlock) {
       const int b = p / kBlock;
       const std::byte *k = keys_of(b), *v = values_of(b);
-      const std::byte* next = p + kBlock < last ? store_.keys(seq_.slot, args_.layer, head_, b + 1) : k;
-      if (store_.key_layout().record) next = nullptr;
-      for (int t = 0; t < chunk_.tiles; ++t)  // the first tile brings the block in, the others find it in the cache
-        fold(states + at(t), query(t), k, v, b, t * chunk_.tile_rows, rows_of(t), t == 0 ? next : nullptr);
+      const bool more = p + kBlock < last;
+      const std::byte* next_k = more ? store_.keys(seq_.slot, args_.layer, head_, b + 1) : k;
+      const std::byte* next_v = more ? store_.values(seq_.slot, args_.layer, head_, b + 1) : v;
+      if (store_.key_layout().record || store_.value_layout().record) next_k = next_v = nullptr;
+      Block block = ready(kernels, k, v, next_k, next_v);
+      for (int t = 0; t < chunk_.tiles; ++t) {
+        fold(states + at(t), query(t), block, b, t * chunk_.tile_rows, rows_of(t));
+        block.next_keys = nullptr;  // the first tile brings the block in, the others find it in the cache
+      }
     }
     for (int p = std::max(from, chunk_.shared); p < to; p += kBlock) tail(p / kBlock, states);
   }
@@ -172,10 +196,11 @@ class Unit {
         }
         gather(b, leaf);
       }
+      const Block block =
+          leaf == kDirect ? ready(kernels_, k, v) : ready(kernels_, worker_.tail_keys, worker_.tail_values);
       const int to = last * plan_.group;
-      for (int r = first * plan_.group; r < to; r += kTileRows)
-        fold_lone(states, b, r, std::min(kTileRows, to - r), leaf == kDirect ? k : worker_.tail_keys,
-                  leaf == kDirect ? v : worker_.tail_values);
+      for (int r = first * plan_.group; r < to; r += plan_.tile_rows)
+        fold_lone(states, block, b, r, std::min(plan_.tile_rows, to - r));
     }
   }
 
@@ -208,13 +233,13 @@ class Unit {
   }
 
   // Rows [first, first + rows) of the chunk as a tile of their own for one block.
-  void fold_lone(float* states, int b, int first, int rows, const std::byte* keys, const std::byte* values) {
+  void fold_lone(float* states, const Block& block, int b, int first, int rows) {
     for (int i = 0; i < rows; ++i) {
       const int r = first + i;
       kernels_.pack(worker_.lone_query, i, q_of(r), args_.shape.head_dim, plan_.padded, args_.scale);
       kernels_.copy_row(worker_.lone, i, states + at(r / chunk_.tile_rows), r % chunk_.tile_rows, plan_.padded);
     }
-    fold(worker_.lone, worker_.lone_query, keys, values, b, first, rows, nullptr);
+    fold(worker_.lone, worker_.lone_query, block, b, first, rows);
     for (int i = 0; i < rows; ++i) {
       const int r = first + i;
       kernels_.copy_row(states + at(r / chunk_.tile_rows), r % chunk_.tile_rows, worker_.lone, i, plan_.padded);
@@ -235,7 +260,7 @@ class Unit {
   // The head's sink joins the sum of the softmax: l of row i grows, its output o / l shrinks.
   void add_sink(const float* state, int i, float sink, float* out) const {
     const double m = double(state[i]) * 0.6931471805599453, top = std::max(m, double(sink));
-    const double sum = double(state[8 + i]) * fixed_exp(m - top);
+    const double sum = double(state[kernels_.sums_at() + i]) * fixed_exp(m - top);
     const auto share = static_cast<float>(sum / (sum + fixed_exp(sink - top)));
     for (int c = 0; c < args_.shape.head_dim; ++c) out[c] *= share;
   }
@@ -261,9 +286,10 @@ void attend(const AttendArgs& args, Isa isa, ThreadPool& pool, AttentionScratch&
                          tile_layout(store.value_layout(), store.key_layout(), isa), unpack_kernels(isa)};
   const AttentionKernels& kernels = attention_kernels(tile.keys, tile.values, isa);
   AttentionPlan& plan = *scratch.plan_;
-  plan.plan(args, store, pool.size());
+  plan.plan(args, store, kernels.tile_rows, pool.size());
   const auto work = [&](int thread) {
     AttentionWorker& worker = plan.workers[static_cast<size_t>(thread)];
+    if (kernels.enter) kernels.enter();
     for (int i; (i = plan.next.fetch_add(1, std::memory_order_relaxed)) < plan.items;) {
       const int item = plan.items - 1 - i;  // the last rows see most: long items first
       const int index = plan.find_chunk(item);
@@ -273,6 +299,7 @@ void attend(const AttendArgs& args, Isa isa, ThreadPool& pool, AttentionScratch&
       if (c.partial < 0) Unit(args, store, tile, kernels, plan, worker, index, n).all_spans();
       else Unit(args, store, tile, kernels, plan, worker, index, n / c.spans).one_span(span);
     }
+    if (kernels.leave) kernels.leave();
   };
   if (plan.cost < kWorthSharing) work(0);
   else pool.run(work);

@@ -46,6 +46,12 @@ void turn_cells_bf16(const std::byte* from, std::byte* to, int cells, const floa
 }  // namespace neon_i8mm
 #endif
 
+#if defined(SX_HAS_AMX)
+namespace amx {
+extern const AttentionKernels kAttentionBf16;
+}
+#endif
+
 namespace {
 
 const Portable& portable(Isa isa) {
@@ -70,6 +76,9 @@ const AttentionKernels& attention_kernels(const KvLayout& keys, const KvLayout& 
   SX_ASSERT(keys.matrix == values.matrix && (!keys.matrix || keys.type == values.type));
 #if defined(SX_HAS_NEON_I8MM)
   if (keys.matrix) return keys.type == DType::kBF16 ? neon_i8mm::kAttentionBf16 : neon_i8mm::kAttentionQ8;
+#endif
+#if defined(SX_HAS_AMX)
+  if (isa == Isa::kAmx && keys.type == DType::kBF16 && values.type == DType::kBF16) return amx::kAttentionBf16;
 #endif
   const AttentionKernels* found = portable(isa).attention(keys.type, values.type);
   SX_ASSERT(found != nullptr);

@@ -1,8 +1,8 @@
-// The block kernels of attention, one table per instruction set and layout. A tile is up to 6 rows (query heads of
-// one or several tokens that share a KV head); its state is a running maximum m (log2 units), sum l and output o per
-// row. Folding a block of 64 positions into a tile is the only arithmetic there is: decode, verification and prefill
-// all call the same function, and what it does to a row depends on nothing but that row's state, query, visible range
-// and block.
+// The block kernels of attention, one table per instruction set and layout. A tile is up to 6 rows, with AMX 16 (query
+// heads of one or several tokens that share a KV head); its state is a running maximum m (log2 units), sum l and output
+// o per row. Folding a block of 64 positions into a tile is the only arithmetic there is: decode, verification and
+// prefill all call the same function, and what it does to a row depends on nothing but that row's state, query, visible
+// range and block.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,20 +12,24 @@
 
 namespace sx::cpu {
 
-inline constexpr int kTileRows = 6;
+inline constexpr int kTileRows = 6, kMostTileRows = 16;
 
-// State of a tile, in floats: m[8], l[8], then o in the kernel's own order (6 * padded).
+// State of a tile, in floats: m[8], l[8] (for tiles of 16 rows m[16], l[16]), then o in the kernel's own order.
 inline constexpr int kStateHead = 16;
-inline constexpr int state_floats(int padded) { return kStateHead + kTileRows * padded; }
+inline constexpr int state_floats(int tile_rows, int padded) {
+  return (tile_rows <= 8 ? kStateHead : 2 * kMostTileRows) + tile_rows * padded;
+}
 // Packed queries of a tile: bytes that are enough for every kernel.
-inline constexpr size_t query_bytes(int padded) { return size_t(kTileRows) * static_cast<size_t>(padded) * 4 + 64; }
+inline constexpr size_t query_bytes(int tile_rows, int padded) {
+  return static_cast<size_t>(tile_rows) * static_cast<size_t>(padded) * 4 + 64;
+}
 
 struct FoldArgs {
   float* state;             // [state_floats]
   const std::byte* query;   // as packed by pack()
-  const std::byte* keys;    // one K block
-  const std::byte* values;  // one V block
-  int rows;                 // of the tile, 1..6
+  const std::byte* keys;    // one K block, in the form that the kernels read
+  const std::byte* values;  // one V block, likewise
+  int rows;                 // of the tile
   int padded;
   // Row i sees positions [begin[i], end[i]) of the block; null: all rows see all 64. A row that sees none is left
   // alone.
@@ -52,6 +56,19 @@ struct AttentionKernels {
   void (*copy_row)(float* to, int to_row, const float* from, int from_row, int padded);
   // out[dim] = o / l of one row.
   void (*finish)(const float* state, int row, float* out, int dim, int padded);
+
+  int tile_rows = kTileRows;
+  // Write a block in the form that fold() reads; null: it reads the layout itself. next: a block of the same side that
+  // is fetched meanwhile, or `block` itself; out: 64 * padded * 4 + 256 bytes.
+  using Ready = void (*)(const std::byte* block, const std::byte* next, int padded, std::byte* out);
+  Ready ready_keys = nullptr, ready_values = nullptr;
+  // For blocks that several tiles fold: kernels of the same states and bits that read ready blocks. Null: none.
+  const AttentionKernels* shared = nullptr;
+  // Called by a thread before and after its work. Null: nothing to do.
+  void (*enter)() = nullptr;
+  void (*leave)() = nullptr;
+
+  int sums_at() const { return tile_rows <= 8 ? kStateHead / 2 : kMostTileRows; }  // of l in a state
 };
 
 // The table for a store's layouts.
@@ -64,6 +81,6 @@ using TurnCells = void (*)(const std::byte* from, std::byte* to, int cells, cons
 TurnCells turn_cells(const KvLayout& layout);
 
 // An empty state: m = -1e30, l = 0, o = 0.
-void reset_state(float* state, int padded);
+void reset_state(float* state, const AttentionKernels& kernels, int padded);
 
 }  // namespace sx::cpu

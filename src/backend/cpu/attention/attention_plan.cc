@@ -35,6 +35,19 @@ bool sees_first_nodes(const SeqRows& seq, int row, int count) {
 
 size_t round64(size_t n) { return (n + 63) / 64 * 64; }
 
+// Working memory of one thread, in bytes, with tiles of so many rows.
+struct Sizes {
+  size_t states, queries;  // of all tiles of a chunk
+  size_t state, query;     // of one
+  Sizes(int chunk_rows, int tile_rows, int padded) {
+    state = round64(sizeof(float) * static_cast<size_t>(state_floats(tile_rows, padded)));
+    query = round64(query_bytes(tile_rows, padded));
+    const auto tiles = static_cast<size_t>((chunk_rows + tile_rows - 1) / tile_rows);
+    states = tiles * state;
+    queries = tiles * query;
+  }
+};
+
 }  // namespace
 
 void AttentionPlan::reserve(const StepLimits& wanted, int wanted_threads) {
@@ -45,7 +58,6 @@ void AttentionPlan::reserve(const StepLimits& wanted, int wanted_threads) {
   threads = std::max(threads, wanted_threads);
   const int widest = (limits.head_dim + 15) / 16 * 16;
   const int chunk_rows = std::max(kChunkRows, limits.heads);
-  max_tiles = (chunk_rows + kTileRows - 1) / kTileRows;
 
   const auto n = static_cast<size_t>(limits.rows);
   rows.resize(n);
@@ -53,11 +65,11 @@ void AttentionPlan::reserve(const StepLimits& wanted, int wanted_threads) {
   chunks.resize(n);
   counters = std::make_unique<std::atomic<int32_t>[]>(n * static_cast<size_t>(limits.kv_heads));
 
-  const size_t state = round64(sizeof(float) * static_cast<size_t>(state_floats(widest)));
-  const size_t query = round64(query_bytes(widest)), block = round64(static_cast<size_t>(widest) * kBlock * 4 + 256);
-  const size_t ranges = round64(sizeof(int32_t) * static_cast<size_t>(max_tiles * kTileRows));
-  const auto tiles = static_cast<size_t>(max_tiles);
-  const size_t each = 2 * tiles * state + state + tiles * query + query + 4 * block + 2 * ranges;
+  const Sizes small(chunk_rows, kTileRows, widest), large(chunk_rows, kMostTileRows, widest);
+  const size_t states = std::max(small.states, large.states), queries = std::max(small.queries, large.queries);
+  const size_t block = round64(static_cast<size_t>(widest) * kBlock * 4 + 256);
+  const size_t ranges = round64(sizeof(int32_t) * static_cast<size_t>(chunk_rows));
+  const size_t each = 2 * states + large.state + queries + large.query + 6 * block + 2 * ranges;
   memory = Pages(each * static_cast<size_t>(threads), "the scratch of attention");
   workers.assign(static_cast<size_t>(threads), {});
   std::byte* p = memory.data();
@@ -67,15 +79,17 @@ void AttentionPlan::reserve(const StepLimits& wanted, int wanted_threads) {
     return at;
   };
   for (auto& w : workers) {
-    w.part = reinterpret_cast<float*>(take(tiles * state));
-    w.total = reinterpret_cast<float*>(take(tiles * state));
-    w.lone = reinterpret_cast<float*>(take(state));
-    w.queries = take(tiles * query);
-    w.lone_query = take(query);
+    w.part = reinterpret_cast<float*>(take(states));
+    w.total = reinterpret_cast<float*>(take(states));
+    w.lone = reinterpret_cast<float*>(take(large.state));
+    w.queries = take(queries);
+    w.lone_query = take(large.query);
     w.tail_keys = take(block);
     w.tail_values = take(block);
     w.block_keys = take(block);
     w.block_values = take(block);
+    w.ready_keys = take(block);
+    w.ready_values = take(block);
     w.begin = reinterpret_cast<int32_t*>(take(ranges));
     w.end = reinterpret_cast<int32_t*>(take(ranges));
   }
@@ -143,7 +157,7 @@ void AttentionPlan::cut_sequence(const AttendArgs& args, int s, int at, bool tre
     c.first_span = c.begin / kSpan;
     c.spans = high / kSpan + 1 - c.first_span;
     const int query_rows = c.tokens * group;
-    c.tiles = (query_rows + kTileRows - 1) / kTileRows;
+    c.tiles = (query_rows + tile_rows - 1) / tile_rows;
     c.tile_rows = ((query_rows + c.tiles - 1) / c.tiles + 1) / 2 * 2;  // even: rows go in pairs
     c.tiles = (query_rows + c.tile_rows - 1) / c.tile_rows;
   }
@@ -156,7 +170,8 @@ void AttentionPlan::number_items(int kv_heads, int pool_threads) {
   items = 0;
   int64_t states = 0;
   int counted = 0;
-  const auto room = static_cast<int64_t>(partials.size() / (sizeof(float) * static_cast<size_t>(state_floats(padded))));
+  const auto room =
+      static_cast<int64_t>(partials.size() / (sizeof(float) * static_cast<size_t>(state_floats(tile_rows, padded))));
   for (int i = 0; i < chunk_count; ++i) {
     Chunk& c = chunks[static_cast<size_t>(i)];
     const int64_t need = int64_t(kv_heads) * c.spans * c.tiles;
@@ -173,13 +188,14 @@ void AttentionPlan::number_items(int kv_heads, int pool_threads) {
   }
 }
 
-void AttentionPlan::plan(const AttendArgs& args, const CpuKvStore& store, int pool_threads) {
+void AttentionPlan::plan(const AttendArgs& args, const CpuKvStore& store, int kernel_rows, int pool_threads) {
   SX_ASSERT(args.shape.heads % args.shape.kv_heads == 0 && args.shape.heads <= limits.heads &&
             args.shape.kv_heads <= limits.kv_heads);
   SX_ASSERT(args.shape.head_dim == store.geometry().head_dim && args.shape.head_dim <= limits.head_dim);
   SX_ASSERT(args.shape.kv_heads == store.geometry().kv_heads && pool_threads <= threads);
   group = args.shape.heads / args.shape.kv_heads;
   padded = store.key_layout().padded;
+  tile_rows = kernel_rows;
   chunk_count = 0;
   int at = 0;
   for (size_t s = 0; s < args.seqs.size(); ++s) {

@@ -46,6 +46,8 @@ struct AttentionWorker {
   std::byte* tail_values;
   std::byte* block_keys;  // one unpacked block each
   std::byte* block_values;
+  std::byte* ready_keys;  // one block each in the form that kernels read
+  std::byte* ready_values;
   int32_t* begin;  // [chunk rows] indices seen by each query row of the packed chunk
   int32_t* end;
   int32_t all_from, all_to;       // indices that all of them see
@@ -57,8 +59,6 @@ struct AttentionPlan {
   // Set by reserve().
   StepLimits limits;
   int threads = 0;
-  int max_tiles = 0;        // of a chunk
-  size_t max_partials = 0;  // states
   std::vector<PlannedRow> rows;
   std::vector<int32_t> depth;  // [rows] of the sequence at hand
   std::vector<Chunk> chunks;
@@ -67,15 +67,16 @@ struct AttentionPlan {
   Pages memory, partials;  // of the workers; of cut units
 
   // Set by plan().
-  int chunk_count = 0, items = 0, group = 0, padded = 0;
+  int chunk_count = 0, items = 0, group = 0, padded = 0, tile_rows = 0;
   int64_t cost = 0;  // blocks x tiles
   std::atomic<int32_t> next{0};
 
   void reserve(const StepLimits& wanted, int wanted_threads);
-  void plan(const AttendArgs& args, const CpuKvStore& store, int pool_threads);
+  // tile_rows: of the kernels.
+  void plan(const AttendArgs& args, const CpuKvStore& store, int tile_rows, int pool_threads);
   float* partial(const Chunk& c, int head, int span, int tile) const {
     const auto state = static_cast<size_t>(c.partial + (head * c.spans + span) * c.tiles + tile);
-    return partials.as<float>() + state * static_cast<size_t>(state_floats(padded));
+    return partials.as<float>() + state * static_cast<size_t>(state_floats(tile_rows, padded));
   }
   int find_chunk(int item) const;
 

@@ -41,16 +41,25 @@ struct Q8 {
   SX_INLINE Vec get(const int8_t* p) { return load_i8(p); }
 };
 
-// 2^t for t <= 0, relative error below 2e-7; exactly 1 at 0, exactly 0 below -126.
+// The same numbers, written out as floats by widen_block().
+template <class E>
+struct Wide {
+  using Stored = float;
+  static constexpr bool kScaled = E::kScaled;
+  SX_INLINE Vec get(const float* p) { return load(p); }
+};
+
+// 2^t for t <= 0, relative error below 2e-7; exactly 1 at 0, exactly 0 below -125: never a subnormal number, which x86
+// computes with in a slow path.
 SX_INLINE Vec exp2_neg(Vec t) {
-  const Vec low = max(t, set1(-126.0f)), n = round(low), f = sub(low, n);
+  const Vec low = max(t, set1(-125.0f)), n = round(low), f = sub(low, n);
   Vec p = fma(set1(1.540353e-4f), f, set1(1.33335581e-3f));
   p = fma(p, f, set1(9.61812911e-3f));
   p = fma(p, f, set1(5.55041087e-2f));
   p = fma(p, f, set1(0.240226507f));
   p = fma(p, f, set1(0.693147181f));
   p = fma(p, f, set1(1.0f));
-  return select_ge(t, set1(-126.0f), scale2(p, n), zero());
+  return select_ge(t, set1(-125.0f), scale2(p, n), zero());
 }
 SX_INLINE float exp2_neg1(float t) {
   float lanes[kLanes];
@@ -73,19 +82,37 @@ constexpr int kSpread = kLanes == 16            ? 4
                         : kLanes == 8 && R <= 2 ? 2
                                                 : 1;
 
-// s[row][pos] = q . k, in log2 units.
+// The scales behind the elements of a block.
+template <class E>
+SX_INLINE const float* scales_of(const std::byte* block, int padded) {
+  return reinterpret_cast<const float*>(block + kBlock * padded * int(sizeof(typename E::Stored)));
+}
+
+// Asks for the cache lines of `count` elements.
+template <class T>
+SX_INLINE void fetch(const T* p, int count) {
+  if (kLanes < 8) return;  // not measured elsewhere
+#pragma GCC unroll 4
+  for (int i = 0; i < count; i += 64 / int(sizeof(T))) __builtin_prefetch(p + i);
+}
+
+// s[row][pos] = q . k, in log2 units. next: a block of as many bytes that is read next and is fetched meanwhile, or
+// `keys` itself.
 template <class E, int R>
-__attribute__((noinline)) void scores(const float* q, const std::byte* keys, int padded, float (*s)[kBlock]) {
+__attribute__((noinline)) void scores(const float* q, const std::byte* keys, const std::byte* next, int padded,
+                                      float (*s)[kBlock]) {
   constexpr int kVecs = kColumns * kSpread<R>;
   const auto* k = reinterpret_cast<const typename E::Stored*>(keys);
-  const auto* scale = reinterpret_cast<const float*>(keys + kBlock * padded);
+  const auto* ahead = reinterpret_cast<const typename E::Stored*>(next);
+  const float* scale = scales_of<E>(keys, padded);
   for (int t = 0; t < kBlock; t += kVecs * kLanes, k += kVecs * kLanes * padded) {
     Vec acc[R][kVecs];
     for (int i = 0; i < R; ++i)
       for (int j = 0; j < kVecs; ++j) acc[i][j] = zero();
 #pragma GCC unroll 1
-    for (int d = 0; d < padded; ++d) {
+    for (int d = 0; d < padded; ++d, ahead += kVecs * kLanes) {
       Vec b[kVecs];
+      fetch(ahead, kVecs * kLanes);
 #pragma GCC unroll 4
       for (int j = 0; j < kVecs; ++j) b[j] = E::get(k + (j / kColumns * padded + d) * 16 + j % kColumns * kLanes);
 #pragma GCC unroll 8
@@ -134,15 +161,17 @@ SX_INLINE float weigh(float* s, float& m, float& l, const float* scale) {
   return alpha;
 }
 
-// o[row][c] += sum over positions of w[row][pos] * v[pos][c], for the channels of kVecs vectors.
+// o[row][c] += sum over positions of w[row][pos] * v[pos][c], for the channels of kVecs vectors. next: see scores().
 template <class E, int R, int kVecs>
-SX_INLINE void add_channels(float* o, const typename E::Stored* v, int padded, const float (*w)[kBlock]) {
+SX_INLINE void add_channels(float* o, const typename E::Stored* v, const typename E::Stored* next, int padded,
+                            const float (*w)[kBlock]) {
   Vec acc[R][kVecs];
   for (int i = 0; i < R; ++i)
     for (int j = 0; j < kVecs; ++j) acc[i][j] = load(o + i * padded + j * kLanes);
 #pragma GCC unroll 1
   for (int p = 0; p < kBlock; ++p) {
     Vec b[kVecs];
+    fetch(next + p * padded, kVecs * kLanes);
 #pragma GCC unroll 4
     for (int j = 0; j < kVecs; ++j) b[j] = E::get(v + p * padded + j * kLanes);
 #pragma GCC unroll 8
@@ -157,13 +186,15 @@ SX_INLINE void add_channels(float* o, const typename E::Stored* v, int padded, c
 }
 
 template <class E, int R>
-__attribute__((noinline)) void add_values(float* o, const std::byte* values, int padded, const float (*w)[kBlock]) {
+__attribute__((noinline)) void add_values(float* o, const std::byte* values, const std::byte* next, int padded,
+                                          const float (*w)[kBlock]) {
   const auto* v = reinterpret_cast<const typename E::Stored*>(values);
+  const auto* ahead = reinterpret_cast<const typename E::Stored*>(next);
   int c = 0;
   if (kSpread < R >> 1)
     for (; c + 16 * kSpread<R> <= padded; c += 16 * kSpread<R>)
-      add_channels<E, R, kColumns * kSpread<R>>(o + c, v + c, padded, w);
-  for (; c < padded; c += 16) add_channels<E, R, kColumns>(o + c, v + c, padded, w);
+      add_channels<E, R, kColumns * kSpread<R>>(o + c, v + c, ahead + c, padded, w);
+  for (; c < padded; c += 16) add_channels<E, R, kColumns>(o + c, v + c, ahead + c, padded, w);
 }
 
 // The elements of K and of V.
@@ -180,8 +211,10 @@ void fold_rows(const FoldArgs& a) {
   float* m = a.state;
   float* l = a.state + 8;
   float* o = a.state + kStateHead;
-  scores<typename E::Keys, R>(reinterpret_cast<const float*>(a.query), a.keys, a.padded, s);
-  const auto* scale = reinterpret_cast<const float*>(a.values + kBlock * a.padded);
+  const bool fetching = a.next_keys != nullptr;
+  scores<typename E::Keys, R>(reinterpret_cast<const float*>(a.query), a.keys, fetching ? a.values : a.keys, a.padded,
+                              s);
+  const float* scale = scales_of<typename E::Values>(a.values, a.padded);
   for (int i = 0; i < R; ++i) {
     if (a.soft_cap > 0) cap_scores(s[i], SoftCap(a.soft_cap));
     if (a.end && i < a.rows) {
@@ -194,7 +227,7 @@ void fold_rows(const FoldArgs& a) {
     for (int c = 0; c < a.padded; c += kLanes)
       store(o + i * a.padded + c, add(mul(load(o + i * a.padded + c), set1(alpha)), zero()));
   }
-  add_values<typename E::Values, R>(o, a.values, a.padded, s);
+  add_values<typename E::Values, R>(o, a.values, fetching ? a.next_keys : a.values, a.padded, s);
 }
 
 // A tile may be folded as a larger one: rows beyond a.rows are zeros and are never read.
@@ -257,8 +290,35 @@ void finish(const float* state, int row, float* out, int dim, int padded) {
   for (int c = 0; c < dim; ++c) out[c] = o[c] * inverse;
 }
 
+// A block of K or V as floats, its scales behind them.
 template <class E>
-constexpr AttentionKernels kTable = {pack, fold<E>, merge, copy_row, finish};
+void widen_block(const std::byte* block, const std::byte* next, int padded, std::byte* out) {
+  const auto* from = reinterpret_cast<const typename E::Stored*>(block);
+  const auto* ahead = reinterpret_cast<const typename E::Stored*>(next);
+  auto* to = reinterpret_cast<float*>(out);
+  for (int i = 0; i < kBlock * padded; i += 64) {
+    fetch(ahead + i, 64);
+#pragma GCC unroll 8
+    for (int j = i; j < i + 64; j += kLanes) store(to + j, E::get(from + j));
+  }
+  if (E::kScaled) memcpy(to + kBlock * padded, scales_of<E>(block, padded), sizeof(float) * kBlock);
+}
+
+template <class E>
+using WidePair = Pair<Wide<typename E::Keys>, Wide<typename E::Values>>;
+template <class E>
+constexpr AttentionKernels kWideTable = {pack,
+                                         fold<WidePair<E>>,
+                                         merge,
+                                         copy_row,
+                                         finish,
+                                         kTileRows,
+                                         widen_block<typename E::Keys>,
+                                         widen_block<typename E::Values>};
+// Other sets have not been measured with wide blocks.
+template <class E>
+constexpr AttentionKernels kTable = {
+    pack, fold<E>, merge, copy_row, finish, kTileRows, nullptr, nullptr, kLanes >= 8 ? &kWideTable<E> : nullptr};
 
 template <class K>
 const AttentionKernels* table_of(DType values) {

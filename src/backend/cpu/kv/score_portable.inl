@@ -7,11 +7,12 @@ namespace {
 
 // Queries are packed as those of attention; rows beyond the lot's heads are zeros and are never read.
 template <class E>
-void logits(const std::byte* query, const std::byte* keys, const std::byte*, int heads, int padded,
+void logits(const std::byte* query, const std::byte* keys, const std::byte* next, int heads, int padded,
             float (*s)[kBlock]) {
   const auto* q = reinterpret_cast<const float*>(query);
-  if (heads == 1) scores<E, 1>(q, keys, padded, s);
-  else scores<E, kScoreHeads>(q, keys, padded, s);
+  if (!next) next = keys;
+  if (heads == 1) scores<E, 1>(q, keys, next, padded, s);
+  else scores<E, kScoreHeads>(q, keys, next, padded, s);
 }
 
 struct Indices {
