@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The program under mpirun: the bytes of one process, and an end in time when a rank is killed, stopped or cut off.
 
-  mpi_test.py PROGRAM GOLDEN_FOLDER bits|presets|faults|health [--times N]
+  mpi_test.py PROGRAM GOLDEN_FOLDER bits|presets|faults|server [--times N]
 """
 import argparse
 import contextlib
@@ -21,12 +21,18 @@ import urllib.request
 
 MPI = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 END_WITHIN = 10  # seconds after a rank is lost
+LEAST_BYTES = 100_000  # that ranks exchange before a network is closed; those that watch each other send four a second
 SKIP = 77
 SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
 MODELS = ["llama", "qwen3", "olmo2", "cohere2", "mixtral", "gpt-oss"]
 # Every logit counts: a token is the largest of all with noise.
 SAMPLED = ["--temp", "3", "--top-k", "0", "--top-p", "1", "--min-p", "0"]
 TEXT = "one two three one two three one two"
+GRAMMAR = r"""root ::= "[" item{8} "]"
+item ::= [a-f0-9 ]{4} "," | "\"" [a-z]{3} "\"" ":" """
+SCHEMA = {"type": "object", "required": ["a", "b", "c"], "additionalProperties": False, "properties": {
+    "a": {"type": "integer", "minimum": 100, "maximum": 99999}, "b": {"enum": ["red", "green", "blue"]},
+    "c": {"type": "array", "items": {"type": "boolean"}, "minItems": 3, "maxItems": 5}}}
 
 
 def environment(folder):
@@ -62,7 +68,8 @@ def check_bits(program, golden, env):
     failed = compared = 0
     distinct = set()
     cases = {"off": ["--spec", "off"], "sampled": ["--spec", "off", *SAMPLED, "--seed", "3"], "suffix": ["--spec", "suffix"],
-             "self": ["--spec", "self-skip", *SAMPLED, "--seed", "5"]}
+             "self": ["--spec", "self-skip", *SAMPLED, "--seed", "5"],
+             "grammar": ["--grammar", GRAMMAR, "--spec", "suffix", *SAMPLED, "--seed", "13"]}
     for at, name in enumerate(MODELS):
         for number, (case, flags) in enumerate(cases.items()):
             flags = ["--json", "-n", "40", "-c", "128", *flags]
@@ -173,44 +180,75 @@ def health_of(port):
         return None, ""
 
 
-def check_health(program, golden, env):
-    """The server's health turns red within two seconds of the loss of a rank, which it names, and then the job ends."""
-    failed = 0
-    for victim in (1, 2):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        serve = [program, "serve", "-m", str(golden / "qwen3"), "-t", "1", "--device", "cpu", "--split", "columns",
-                 "--host", "127.0.0.1", "--port", str(port), "-c", "128"]
-        with tempfile.TemporaryFile() as errors:
-            job = subprocess.Popen(mpirun(3, serve), env=env, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
-            pids, seen, took = {}, (None, ""), 0
-            try:
-                deadline = time.monotonic() + 60
-                while health_of(port)[0] != 200 and time.monotonic() < deadline and job.poll() is None:
-                    time.sleep(0.05)
-                pids = ranks_of(job.pid)
-                os.kill(pids[victim], signal.SIGKILL)
-                start = time.monotonic()
-                while job.poll() is None and time.monotonic() < start + END_WITHIN:
-                    status = health_of(port)
-                    if status[0] == 500:
-                        seen, took = status, time.monotonic() - start
-                        break
-                    time.sleep(0.02)
-                try:
-                    code = job.wait(timeout=END_WITHIN)
-                except subprocess.TimeoutExpired:
-                    code = None
-            finally:
-                end(job, pids)
+@contextlib.contextmanager
+def serving(program, golden, env, ranks=1, split=None):
+    """A server that answers, on that many ranks: its job, port, and the processes of the ranks."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [program, "serve", "-m", str(golden / "qwen3"), "-t", "1", "--device", "cpu", "--host", "127.0.0.1", "--port",
+               str(port), "-c", "256"]
+    if split:
+        command = mpirun(ranks, [*command, "--split", split])
+    with tempfile.TemporaryFile() as errors:
+        job = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
+        pids = {}
+        try:
+            deadline = time.monotonic() + 60
+            while health_of(port)[0] != 200 and time.monotonic() < deadline and job.poll() is None:
+                time.sleep(0.05)
+            pids = ranks_of(job.pid) if split else {0: job.pid}
+            yield job, port, pids
+        finally:
+            end(job, pids)
             errors.seek(0)
-            said = errors.read().decode(errors="replace")
+            print(errors.read().decode(errors="replace"), file=sys.stderr)
+
+
+def answers_of(port):
+    """What the server answers: greedily, sampled, by a grammar and by a schema; texts with the probabilities of their tokens."""
+    every_token = {"temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0}
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    answers = []
+    for more in ({"temperature": 0, "ignore_eos": True}, {**every_token, "seed": 3, "ignore_eos": True},
+                 {**every_token, "seed": 4, "grammar": GRAMMAR}, {**every_token, "seed": 5, "response_format": schema}):
+        body = json.dumps({"prompt": TEXT, "max_tokens": 120 if "response_format" in more else 40, "logprobs": 2, **more})
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/completions", data=body.encode(), timeout=30) as reply:
+            answers.append(json.loads(reply.read())["choices"])
+    return answers
+
+
+def check_server(program, golden, env):
+    """A server on ranks answers as one process does. When a rank is lost its health turns red within two seconds and
+    names the rank, and then the job ends."""
+    failed = 0
+    with serving(program, golden, env) as (_, port, _):
+        expected = answers_of(port)
+    assert set(json.loads(expected[3][0]["text"])) == set("abc"), expected[3]
+    assert len(set(expected[1][0]["logprobs"]["tokens"])) > 15, "a text that could be wrong unseen"
+    for victim, split in ((1, "columns"), (2, "layers")):
+        with serving(program, golden, env, 3, split) as (job, port, pids):
+            found = answers_of(port)
+            if found != expected:
+                print(f"a server on 3 ranks by {split} answers {found} instead of {expected}")
+                failed += 1
+            os.kill(pids[victim], signal.SIGKILL)
+            start, seen, took = time.monotonic(), (None, ""), 0
+            while job.poll() is None and time.monotonic() < start + END_WITHIN:
+                status = health_of(port)
+                if status[0] == 500:
+                    seen, took = status, time.monotonic() - start
+                    break
+                time.sleep(0.02)
+            try:
+                code = job.wait(timeout=END_WITHIN)
+            except subprocess.TimeoutExpired:
+                code = None
         if seen[0] != 500 or f"rank {victim}" not in seen[1] or took > 2 or code in (None, 0):
-            print(f"loss of rank {victim}: health {seen} after {took:.2f} s, status {code}\n{said}")
+            print(f"loss of rank {victim}: health {seen} after {took:.2f} s, status {code}")
             failed += 1
         else:
-            print(f"loss of rank {victim}: health is red after {took:.2f} s")
+            print(f"by {split}: {len(found)} answers are those of one process; health is red {took:.2f} s after the loss of rank {victim}")
     return failed
 
 
@@ -233,7 +271,8 @@ def ranks_of(mpirun_pid):
 
 
 class OwnNetwork:
-    """A network namespace for one rank, joined to this one by a pair of devices, until it is cut off."""
+    """A network namespace for one rank, joined to this one by a pair of devices, until it is cut off. All that ranks
+    say to each other goes over TCP: what they watch each other with, and MPI's data."""
 
     def __init__(self):
         number = os.getpid() % 10000
@@ -256,13 +295,18 @@ class OwnNetwork:
             subprocess.run(["ip", *words], capture_output=True)
 
     def environment(self):  # the rank reaches mpirun over the pair, too
-        return {"PMIX_MCA_ptl_tcp_if_include": self.here, "PMIX_MCA_ptl_tcp_remote_connections": "1"}
+        return {"PMIX_MCA_ptl_tcp_if_include": self.here, "PMIX_MCA_ptl_tcp_remote_connections": "1", "OMPI_MCA_pml": "ob1",
+                "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "10.199.7.0/30"}
+
+    def bytes(self):  # that have gone to the rank and come from it
+        counters = pathlib.Path("/sys/class/net", self.here, "statistics")
+        return sum(int((counters / name).read_text()) for name in ("rx_bytes", "tx_bytes"))
 
     def command(self, command):
         return ["ip", "netns", "exec", self.space, *command]
 
-    def cut(self):
-        subprocess.run(["ip", "link", "set", self.here, "down"], check=True)
+    def cut(self):  # at the rank's end: the others still reach each other by the address at this one
+        subprocess.run(["ip", "netns", "exec", self.space, "ip", "link", "set", self.there, "down"], check=True)
 
 
 def can_have_networks():
@@ -319,6 +363,7 @@ def check_faults(program, golden, env, times):
                 # A rank can be missed once the ranks have met: rank 0 has begun to answer.
                 while kind != signal.SIGKILL and os.fstat(out.fileno()).st_size == 0 and time.monotonic() < deadline:
                     time.sleep(0.05)
+                sent = network.bytes() if network else 0
                 if network:
                     network.cut()
                 else:
@@ -334,12 +379,15 @@ def check_faults(program, golden, env, times):
             out.seek(0), errors.seek(0)
             said, text = errors.read().decode(errors="replace"), out.read()
         same = min(len(text), len(expected))
+        if network and sent < LEAST_BYTES:
+            print(f"{what}: MPI's data has not gone through the network that was closed: {sent} bytes")
+            failed += 1
         if code in (None, 0) or took > END_WITHIN or f"rank {victim}" not in said or text[:same] != expected[:same]:
             print(f"{what}: status {code} after {took:.1f} s, {len(text)} bytes of text "
                   f"{'' if text[:same] == expected[:same] else '(WRONG) '}and said: {said}")
             failed += 1
         else:
-            print(f"{what}: ended after {took:.1f} s")
+            print(f"{what}: ended after {took:.1f} s, {len(text)} bytes of text{f', {sent} bytes sent' if network else ''}")
     code, text, errors = run(mpirun(2, generate(program, model, "--split", "columns", "-n", "20", *sampled)), env)
     if code != 0 or not expected.startswith(text.rstrip(b"\n")):
         print(f"the next start: status {code}, {text!r} {errors}")
@@ -352,7 +400,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("program")
     parser.add_argument("golden", type=pathlib.Path)
-    parser.add_argument("what", choices=["bits", "presets", "faults", "health"])
+    parser.add_argument("what", choices=["bits", "presets", "faults", "server"])
     parser.add_argument("--cases", help="presets: the program that runs them")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2])
     parser.add_argument("--which", choices=["some", "all"], default="all", help="presets: of the drafters, caches and rules")
@@ -367,8 +415,8 @@ def main():
             return 1 if check_bits(args.program, args.golden, env) else 0
         if args.what == "presets":
             return 1 if check_presets(args.program, args.golden, args.cases, args.ranks, args.which, env) else 0
-        if args.what == "health":
-            return 1 if check_health(args.program, args.golden, env) else 0
+        if args.what == "server":
+            return 1 if check_server(args.program, args.golden, env) else 0
         return 1 if check_faults(args.program, args.golden, env, args.times) else 0
 
 
