@@ -15,7 +15,7 @@ models=${2:-$here/../models}
 work=${WORK:?is to name a folder} python=${PYTHON:-python3} began=$(date +%s)
 sample=${SAMPLE:-150} wide=${WIDE:-45} evaluate=${EVALUATE:-100}
 end=$((began + ${MINUTES:-18} * 60))
-mkdir -p "$work/logs" "$work/samples" "$work/none" "$work/results" "$work/packed"
+mkdir -p "$work/logs" "$work/start" "$work/samples" "$work/none" "$work/results" "$work/packed"
 export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
 export TORCHINDUCTOR_CACHE_DIR=$work/inductor TORCHINDUCTOR_FX_GRAPH_CACHE=1 TORCHINDUCTOR_AUTOGRAD_CACHE=1
 
@@ -66,9 +66,9 @@ wait
 train() {
   local name=$1 start=$2
   shift 2
-  # shellcheck disable=SC2086
+  # shellcheck disable=SC2046,SC2086
   stage "$name" $(($(cat "$work/until") + 20 - $(date +%s))) train "$work/model" "$work/tokens.npy" "$work/samples" \
-    "$work/drafts" --start-from "$start" --until "$work/until" "$@" ${TRAIN_OPTIONS:-}
+    "$work/drafts" $([ -z "$(ls "$start")" ] || echo --start-from "$start") --until "$work/until" "$@" ${TRAIN_OPTIONS:-}
 }
 merged() { # today's drafts, or later ones where the training has written any
   mkdir -p "$work/again"

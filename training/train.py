@@ -10,6 +10,7 @@ Writes OUT/{small,eagle3,medusa,longspec,dflash}, again at every validation, and
 """
 import argparse
 import glob
+import os
 import time
 from collections import Counter
 
@@ -93,7 +94,11 @@ class Trainer:
                                   args.dflash_anchors).to(DEVICE)
         every = (self.small, self.eagle, self.medusa, self.longspec, self.dflash)
         self.drafts = [d for d in every if d.folder in args.only]
-        for draft in [d for d in self.drafts if args.start_from and d is not self.medusa]:
+        earlier = [d for d in self.drafts if d is not self.medusa and args.start_from
+                   and os.path.exists(f"{args.start_from}/{d.folder}")]
+        if args.start_from and not earlier:
+            raise SystemExit(f"{args.start_from}: none of {', '.join(d.folder for d in self.drafts)} in it")
+        for draft in earlier:
             taken, _ = draft.start_from(f"{args.start_from}/{draft.folder}")
             print(f"{draft.folder}: {len(taken)} of {len(draft.names)} tensors start from {args.start_from}")
         rates = dict(zip([d.folder for d in every], [*args.rates, args.longspec_rate, args.dflash_rate]))
