@@ -67,7 +67,7 @@ train() {
   local name=$1 start=$2
   shift 2
   # shellcheck disable=SC2046,SC2086
-  stage "$name" $(($(cat "$work/until") + 20 - $(date +%s))) train "$work/model" "$work/tokens.npy" "$work/samples" \
+  stage "$name" $(($(left) - 40)) train "$work/model" "$work/tokens.npy" "$work/samples" \
     "$work/drafts" $([ -z "$(ls "$start")" ] || echo --start-from "$start") --until "$work/until" "$@" ${TRAIN_OPTIONS:-}
 }
 merged() { # today's drafts, or later ones where the training has written any
