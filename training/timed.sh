@@ -51,7 +51,7 @@ wait
 # Beside the sampling: a few steps on the real text, so that what the training needs is compiled by then; today's drafts.
 # shellcheck disable=SC2086  # several options in one variable
 {
-  stage warm $((sample + wide)) train "$work/model" "$work/tokens.npy" "$work/none" "$work/warm" --steps 10 \
+  stage warm $((sample + wide)) train "$work/model" "$work/tokens.npy" "$work/none" "$work/warm" --steps 15 \
     --only small eagle3 longspec dflash "${learn[@]}" --long-share 0.5 ${TRAIN_OPTIONS:-} &
   EAGER=1 stage before $((sample + wide + 200)) evaluate "$work/model" "$work/start" "$inputs/prompts.npz" \
     "$work/results/before.json" --forms shipped ${EVALUATE_OPTIONS:-} &
