@@ -13,11 +13,9 @@ constexpr auto kLook = std::chrono::milliseconds(20);
 }  // namespace
 
 LinkWatch::LinkWatch(Communicator& comm, DeviceLink& link, double patience_seconds)
-    : comm_(comm),
-      link_(link),
-      patience_(patience_seconds),
-      deadline_(comm.deadline_seconds),
-      thread_([this] { watch(); }) {}
+    : comm_(comm), link_(link), patience_(patience_seconds), deadline_(comm.deadline_seconds), thread_([this] {
+        watch();
+      }) {}
 
 LinkWatch::~LinkWatch() {
   {

@@ -34,8 +34,8 @@ namespace sx {
 namespace {
 
 using namespace std::chrono_literals;
-using ::testing::HasSubstr;
 using testing::FarBackend;
+using ::testing::HasSubstr;
 using testing::run_engine;
 using testing::ThreadRanks;
 using Clock = std::chrono::steady_clock;
@@ -377,7 +377,8 @@ TEST_F(CudaLink, IsTheOtherRank) {
   const char* const text = std::getenv("SX_LINK_ID");
   if (!text) GTEST_SKIP() << "only for ALostRankEndsTheWait";
   std::vector<std::byte> id;
-  for (const char* at = text; at[0] && at[1]; at += 2) id.push_back(std::byte(std::stoi(std::string(at, 2), nullptr, 16)));
+  for (const char* at = text; at[0] && at[1]; at += 2)
+    id.push_back(std::byte(std::stoi(std::string(at, 2), nullptr, 16)));
   link_->join(id, 1, 2);
   for (int turn = 0; turn < kTurns; ++turn) turn_with(0, 1, turn);
   for (;;) ::pause();
@@ -420,8 +421,9 @@ TEST_F(CudaLink, ALostRankEndsTheWait) {
     EXPECT_LT(took, 2);
     EXPECT_THAT(error_of([&] { run(&kTurns, [] {}); }), HasSubstr(kLostRank)) << "a later step";
     backend_.reset();
-    std::printf("measured: %s, a rank lost by signal %d: the wait for the device failed %.3f s after it was known, all ended after %.3f s\n",
-                "NCCL", how, took, seconds_since(said));
+    std::printf(
+        "measured: %s, a rank lost by signal %d: the wait for the device failed %.3f s after it was known, all ended after %.3f s\n",
+        "NCCL", how, took, seconds_since(said));
     EXPECT_LT(seconds_since(said), 5);
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
