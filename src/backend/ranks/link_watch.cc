@@ -29,9 +29,11 @@ LinkWatch::~LinkWatch() {
 void LinkWatch::watch() {
   Clock::time_point trouble_since{};
   std::unique_lock hold(lock_);
-  while (!changed_.wait_for(hold, kLook, [this] { return quit_; })) {
+  for (;;) {
+    changed_.wait_for(hold, kLook, [this] { return quit_; });
     if (const std::string why = comm_.lost(); !why.empty())
       return link_.give_up(fmt::format("the ranks have given up: {}", why));
+    if (quit_) return;
     const std::string me = comm_.describe(comm_.rank());
     if (link_.waited_seconds() > deadline_)
       comm_.abort(fmt::format("{} has waited {} s for messages to its device", me, deadline_));
