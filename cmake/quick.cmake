@@ -29,7 +29,11 @@ foreach(target ${together})
   get_target_property(files ${target} SOURCES)
   get_target_property(folder ${target} SOURCE_DIR)
   list(LENGTH files count)
-  math(EXPR batches "(${count} + 19) / 20")
+  set(most 30)
+  if(folder MATCHES "/apps$")  # ninja begins these last: smaller ones keep all cores busy until the end
+    set(most 14)
+  endif()
+  math(EXPR batches "(${count} + ${most} - 1) / ${most}")
   math(EXPR size "(${count} + ${batches} - 1) / ${batches}")
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${size})
   foreach(file ${files})
@@ -40,7 +44,7 @@ foreach(target ${together})
     endif()
     if(flags MATCHES "-m")  # g++ reads a precompiled header for the same instruction set only
       set_source_files_properties(${path} TARGET_DIRECTORY ${target} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
-    elseif(path MATCHES "/(${alone})$")
+    elseif(path MATCHES "/(${alone})$" OR path MATCHES "/linear/linear_.*cc$")  # these name their instruction set by a macro
       set_source_files_properties(${path} TARGET_DIRECTORY ${target} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
     elseif(target STREQUAL sx_server)  # those that include Boost are compiled together: it costs more than the rest
       if(path MATCHES "/(request_head|wire|connections?|workers|listener|server|hub_client)\\.cc$")
