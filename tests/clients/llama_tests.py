@@ -236,6 +236,10 @@ def main():
     if not TESTS.is_dir():
         print(f"{TESTS} is not there; tests/clients/llama_tests.py --fetch makes it")
         return 77
+    check = [sys.executable, str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "fetch_model.py"), "--check"]
+    if "WITHOUT_MODEL" in os.environ or subprocess.run(check, stdout=subprocess.DEVNULL).returncode:
+        print("skipped: without the default model")
+        return 77
     check_compare()
     with tempfile.TemporaryDirectory(prefix="specextend-llama-tests-") as name:
         tests, changed = copy_tests(TESTS, pathlib.Path(name), program)
