@@ -185,8 +185,7 @@ class GrammarMatcher {
 };
 
 // Matchers by their grammar's text: the latest ones, and all that are held elsewhere. Any thread may ask; it compiles
-// what is not there, up to the mask of the first token, while others go on. A matcher itself belongs to one thread at a
-// time.
+// what is not there while others go on. A matcher itself belongs to one thread at a time.
 class GrammarCache {
  public:
   explicit GrammarCache(std::shared_ptr<const TokenTrie> trie, size_t capacity = 8)
