@@ -33,7 +33,7 @@ LEFT_OUT = ("lora", "mcp_servers", "tools_builtin", "proxy", "vision_api", "rout
 COUNTS = {"prompt_n", "predicted_n", "cache_n", "prompt_tokens", "completion_tokens", "total_tokens", "tokens_evaluated", "tokens_predicted",
           "tokens_cached", "cached_tokens", "input_tokens", "output_tokens", "n_saved", "n_restored", "n_erased"}
 # Names in llama.cpp's tests that stand for such numbers.
-COUNT_NAMES = {"n_prompt", "n_predict", "n_predicted", "n_token_output"}
+COUNT_NAMES = {"n_prompt", "n_cache", "n_predict", "n_predicted", "n_token_output"}
 WITH_VALUE = {"--host", "--port", "--seed", "--temp", "--threads", "--slot-save-path", "--api-key", "--alias", "--cache-ram",
               "--chat-template", "--chat-template-file", "--reasoning-format", "--reasoning", "--parallel"}
 WITHOUT_VALUE = {"--cont-batching", "--metrics", "--slots", "--no-slots", "--jinja", "--no-ui", "--verbose"}
