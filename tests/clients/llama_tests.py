@@ -59,6 +59,8 @@ def translated(flags):
             context = int(next(rest))
         elif flag in WITH_VALUE:
             value = next(rest)
+            if (flag, value) == ("--reasoning", "auto"):
+                value = "on"  # there auto thinks wherever the template can; here it leaves that to the template
             slots = int(value) if flag == "--parallel" else slots
             out += [flag, value]
         elif flag in UNDER_OTHER_NAMES:
