@@ -15,7 +15,7 @@ namespace sx::cpu {
 namespace amx {
 namespace {
 
-constexpr int kPanel = 16;            // sub-blocks in a panel: whole super-blocks
+constexpr int kPanel = 8;             // sub-blocks in a panel: whole super-blocks; all that a step reads stays in L1
 constexpr int kMostTiles = 32;        // tiles of 16 rows that use a panel
 constexpr size_t kActs = 768 * 1024;  // bytes of activations that should stay in L2
 constexpr int kSums = 256;            // of a tile
@@ -53,16 +53,25 @@ struct alignas(64) TileConfig {
   uint8_t rows[16];
 };
 static_assert(sizeof(TileConfig) == 64);
-constexpr TileConfig tile_config(int inner) {
+constexpr TileConfig tile_config(int inner, int rows) {
   const auto bytes = static_cast<uint16_t>(inner);
-  const auto quads = static_cast<uint8_t>(inner / 4);
+  const auto quads = static_cast<uint8_t>(inner / 4), r = static_cast<uint8_t>(rows);
   return {.palette = 1,
           .start = 0,
           .reserved = {},
           .bytes = {64, 64, 64, 64, bytes, bytes, 64, 64},
-          .rows = {16, 16, 16, 16, 16, 16, quads, quads}};
+          .rows = {r, r, r, r, r, r, quads, quads}};
 }
-constexpr TileConfig kWhole = tile_config(32), kHalf = tile_config(16);
+// By rows of a tile. Constants: g++ 12 does not know that a configuration is read and drops stores to it.
+struct TileConfigs {
+  TileConfig of[kTileRows + 1];
+};
+constexpr TileConfigs tile_configs(int inner) {
+  TileConfigs c = {};
+  for (int rows = 1; rows <= kTileRows; ++rows) c.of[rows] = tile_config(inner, rows);
+  return c;
+}
+constexpr TileConfigs kWhole = tile_configs(32), kHalf = tile_configs(16);
 
 // `blocks` group-blocks into the panel.
 template <class K>
@@ -322,7 +331,8 @@ void run_bytes(const LinearJob& job, const AmxFormat& f, int tiles) {
 
 void amx_run(const LinearJob& job, const AmxFormat& f, int tiles) {
   using amx::Kind;
-  _tile_loadconfig(f.halves ? &amx::kHalf : &amx::kWhole);
+  const int rows = job.rows < amx::kTileRows ? job.rows : amx::kTileRows;  // fewer take the tile unit less time
+  _tile_loadconfig((f.halves ? amx::kHalf : amx::kWhole).of + rows);
   using enum AmxStore;
   switch (f.store) {
     case kBytes: f.halves ? amx::run_bytes<true>(job, f, tiles) : amx::run_bytes<false>(job, f, tiles); break;

@@ -315,7 +315,7 @@ __attribute__((noinline)) void rows_tile(const LinearJob& job, int group, int st
 
 // ---- jobs --------------------------------------------------------------------------------------------------------------
 constexpr int kRowsAtOnce = 64;  // rows that share a pass over the groups; their activations stay in L2
-constexpr int kAmxRows = 9;      // where AMX may be used it serves all tiles with at least so many
+constexpr int kAmxRows = 3;      // where AMX may be used it serves all tiles with at least so many
 
 // Rows [from, to) of one group; from is a multiple of 16.
 template <class F>
