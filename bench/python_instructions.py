@@ -24,7 +24,7 @@ def instructions(command):
     """Of each thread, the first one first."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(["valgrind", "-q", "--tool=callgrind", "--separate-threads=yes", f"--callgrind-out-file={folder}/out", *command],
-                       env={**os.environ, "SPECEXTEND_ISA": "avx2" if os.uname().machine == "x86_64" else "neon-dot", "SPECEXTEND_CACHE": "off"},
+                       env={**os.environ, "SPECEXTEND_ISA": "avx2" if os.uname().machine == "x86_64" else "neon-dotprod", "SPECEXTEND_CACHE": "off"},
                        capture_output=True, check=True)
         found = []
         for name in sorted(glob.glob(folder + "/out-*")):

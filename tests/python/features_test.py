@@ -330,7 +330,7 @@ class Features(unittest.TestCase):
                     next(stream)
         many(500)
         before = resident()
-        many(int(os.environ.get("SX_LEAK_CALLS", "2500")))
+        many(int(os.environ.get("SX_LEAK_CALLS", "5000")))
         self.assertLess(resident() - before, 4 << 20)
 
     def test_stub(self):

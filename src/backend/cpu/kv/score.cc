@@ -17,7 +17,8 @@ namespace sx::cpu {
 namespace {
 
 constexpr float kLn2 = 0.693147181f;
-constexpr int kWorthSharingScores = 8192;  // chunks of all heads; below, waking the others for the last step does not pay
+constexpr int kWorthSharingScores =
+    8192;  // chunks of all heads; below, waking the others for the last step does not pay
 
 struct Call {
   const KvScoreArgs& a;
