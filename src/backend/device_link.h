@@ -1,12 +1,13 @@
 // Messages between the devices of several ranks: memory of one device to memory of another, in the order of the ops,
 // and part of recorded steps.
 //
-// A device that waits for a message of a rank that is lost would wait for ever, and the host with it. Somebody watches
-// the ranks (ranks/link_watch.h) and gives the link up; the device's waits then come back, and fail.
+// A device that waits for a message of a rank that is lost would wait for ever, and the host with it. LinkWatch
+// (ranks/link_watch.h) watches the ranks and gives the link up; the device's waits then come back, and fail.
 #pragma once
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -208,12 +209,16 @@ TEST(Ranks, SeveralRequestsFillTheStages) {
       tokens.push_back(Token(3 + i * 5 % 90)), positions.push_back(i % kRows), outputs.push_back(i);
       if (i % kRows == 0) seqs.push_back({.first_row = i, .rows = kRows, .slot = i / kRows, .history = 0});
     }
-    const auto start = std::chrono::steady_clock::now();
-    const StepOutputs& out =
-        model->forward({.tokens = tokens, .positions = positions, .seqs = seqs, .outputs = outputs}, *kv);
-    ms.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+    ms.push_back(1e9);
     logits.emplace_back(size_t(kVocabRows) * size_t(model->config().vocab));
-    backend->download(logits.back().data(), out.logits, logits.back().size());
+    for (int run = 0; run < 6; ++run) {  // the fastest is the one that others on the machine have disturbed least
+      const auto start = std::chrono::steady_clock::now();
+      const StepOutputs& out =
+          model->forward({.tokens = tokens, .positions = positions, .seqs = seqs, .outputs = outputs}, *kv);
+      ms.back() = std::min(ms.back(),
+                           std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+      backend->download(logits.back().data(), out.logits, logits.back().size());
+    }
     model.reset(), kv.reset();
   }
   EXPECT_EQ(std::memcmp(logits[0].data(), logits[1].data(), logits[0].size() * sizeof(float)), 0);

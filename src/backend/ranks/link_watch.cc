@@ -12,10 +12,8 @@ constexpr auto kLook = std::chrono::milliseconds(20);
 
 }  // namespace
 
-LinkWatch::LinkWatch(Communicator& comm, DeviceLink& link, double patience_seconds)
-    : comm_(comm), link_(link), patience_(patience_seconds), deadline_(comm.deadline_seconds), thread_([this] {
-        watch();
-      }) {}
+LinkWatch::LinkWatch(Communicator& comm, DeviceLink& link, double grace_seconds)
+    : comm_(comm), link_(link), grace_(grace_seconds), deadline_(comm.deadline_seconds), thread_([this] { watch(); }) {}
 
 LinkWatch::~LinkWatch() {
   {
@@ -40,7 +38,7 @@ void LinkWatch::watch() {
     const std::string trouble = link_.trouble();
     if (trouble.empty()) trouble_since = {};
     else if (trouble_since == Clock::time_point{}) trouble_since = Clock::now();
-    else if (std::chrono::duration<double>(Clock::now() - trouble_since).count() > patience_)
+    else if (std::chrono::duration<double>(Clock::now() - trouble_since).count() > grace_)
       comm_.abort(fmt::format("{}: {}", me, trouble));
   }
 }

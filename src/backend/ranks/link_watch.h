@@ -12,10 +12,10 @@ namespace sx {
 
 class LinkWatch {
  public:
-  // patience_seconds: how long trouble of the link itself is left to the communicator, which can name the lost rank.
+  // grace_seconds: how long trouble of the link itself is left to the communicator, which can name the lost rank.
   // The ranks are given up then, and when the host has waited for the device for longer than the communicator's
   // deadline.
-  LinkWatch(Communicator& comm, DeviceLink& link, double patience_seconds = 6);
+  LinkWatch(Communicator& comm, DeviceLink& link, double grace_seconds = 6);
   ~LinkWatch();
   LinkWatch(const LinkWatch&) = delete;
   LinkWatch& operator=(const LinkWatch&) = delete;
@@ -25,7 +25,7 @@ class LinkWatch {
 
   Communicator& comm_;
   DeviceLink& link_;
-  const double patience_, deadline_;
+  const double grace_, deadline_;
   std::mutex lock_;
   std::condition_variable changed_;
   bool quit_ = false;

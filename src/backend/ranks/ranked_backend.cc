@@ -42,7 +42,7 @@ RankedBackend::RankedBackend(std::unique_ptr<Backend> own, std::shared_ptr<Ranks
 
 RankedBackend::~RankedBackend() {
   try {
-    if (link_) right_->wait();  // as long as somebody watches
+    if (link_) right_->wait();  // as long as watch_ is there
   } catch (const std::exception&) {}
   if (!ranks_->leads()) return;
   try {
