@@ -103,6 +103,7 @@ class RemoteOpenAIServer:
 CONFTEST = '''
 import importlib.abc
 import importlib.machinery
+import os
 import sys
 import types
 import unittest.mock
@@ -125,6 +126,14 @@ class Nothing(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 sys.meta_path.insert(0, Nothing())
+
+
+def pytest_runtest_logreport(report):
+    """With OUTCOMES=FILE each outcome goes there when it is known, with the last line of the error."""
+    if "OUTCOMES" in os.environ and (report.when == "call" or report.outcome != "passed"):
+        why = [line for line in str(report.longrepr or "").splitlines() if line.startswith("E ")] or [""]
+        with open(os.environ["OUTCOMES"], "a") as out:
+            out.write(f"{report.outcome} {report.nodeid} {why[0][2:].strip()}\\n")
 '''
 
 
