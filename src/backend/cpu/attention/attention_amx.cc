@@ -1,8 +1,12 @@
-// Attention over bf16 K and V with AMX: tdpbf16ps multiplies 16 rows x 32 inner values by 32 x 16 columns. Every row
-// count uses it, with rows of zeros where a tile is not full, because no vector instruction adds in its order. A block
-// is first rewritten with its inner dimension in pairs, as the tile unit reads it: one shuffle per cache line, once for
-// all tiles of a chunk, and it is then that the next block is fetched. Queries and the weights of a block are rounded
-// to bf16; the sum l is that of the rounded weights.
+// Attention over bf16 K and V with AMX: tdpbf16ps multiplies 16 rows x 32 inner values by 32 x 16 columns, with rows of
+// zeros where a tile is not full. A block is first rewritten with its inner dimension in pairs, as the tile unit reads
+// it: one shuffle per cache line, once for all tiles of a chunk, and it is then that the next block is fetched. Queries
+// and the weights of a block are rounded to bf16; the sum l is that of the rounded weights.
+//
+// A tile of a few rows waits longer for tiles to be stored and loaded than it has to multiply, so it is folded by
+// vector instructions that add in the order of tdpbf16ps, to the bit: products of the even and of the odd elements of
+// 32 are summed apart, one after the other, then added to each other and to the result, and numbers that are not normal
+// are zeros. Threads count such numbers as zeros between enter() and leave().
 //
 // The unit takes 16 cycles for an instruction, 256 for a block and a tile of head size 64. A row's softmax is vector
 // code on 4 registers; maxima and sums of 16 rows are reduced together by transposing them.
@@ -44,9 +48,19 @@ constexpr TileConfig kConfig = {.palette = 1,
                                 .bytes = {64, 64, 64, 64, 64, 64, 64, 64},
                                 .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
 
-void enter() { asm volatile("ldtilecfg (%0)" ::"r"(&kConfig) : "memory"); }
+constexpr unsigned kNoSubnormals = 0x8040;  // MXCSR: subnormal operands and results are zeros
+thread_local unsigned t_mode;               // MXCSR before
+
+void enter() {
+  asm volatile("ldtilecfg (%0)" ::"r"(&kConfig) : "memory");
+  t_mode = _mm_getcsr();
+  _mm_setcsr(t_mode | kNoSubnormals);
+}
 // A thread that does something else has no tiles to be saved.
-void leave() { asm volatile("tilerelease" ::: "memory"); }
+void leave() {
+  _mm_setcsr(t_mode);
+  asm volatile("tilerelease" ::: "memory");
+}
 
 // Two vectors of floats as 32 bf16.
 SX_INLINE __m512i to_bf16(Vec low, Vec high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
@@ -278,13 +292,150 @@ SX_INLINE void add_values(const FoldArgs& a, const Work& work) {
   }
 }
 
-void fold_all(const FoldArgs& a) {
+// Of a block as tiles read it.
+void fold_ready(const FoldArgs& a) {
   Work work;
   scores(a, work);
   raise_maxima(a, work);
   rescale(a, work.alpha);
   weigh(a, work);
   add_values(a, work);
+}
+
+// ---- a few rows, with the bits of tiles ------------------------------------------------------------------------------
+
+constexpr int kFewRows = 6;
+
+SX_INLINE Vec even_of(__m512i x) { return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xffff, x, 16)); }
+SX_INLINE Vec odd_of(__m512i x) {
+  return _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(int(0xffff0000u))));
+}
+SX_INLINE Vec widened(const uint16_t* x) {
+  const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+  return even_of(_mm512_maskz_cvtepu16_epi32(0xffff, v));
+}
+
+// The elements of 32 of kCount rows as floats: row i's even ones to[i][0 .. 16), its odd ones to[i][16 .. 32).
+template <int kCount>
+SX_INLINE void split(const uint16_t (*from)[kInner], float (*to)[kInner]) {
+  for (int i = 0; i < kCount; ++i) {
+    const __m512i x = _mm512_loadu_si512(from[i]);
+    store(to[i], even_of(x));
+    store(to[i] + 16, odd_of(x));
+  }
+}
+
+// s[row][position] = q . k, of a block as the store has it.
+template <int kCount>
+SX_INLINE void scores_of(const FoldArgs& a, Work& work) {
+  const auto* k = reinterpret_cast<const uint16_t*>(a.keys);
+  const auto* ahead = reinterpret_cast<const char*>(a.values);
+  const auto* q = reinterpret_cast<const uint16_t(*)[kInner]>(a.query);
+  alignas(64) float factors[kMaxHeadDim / kInner][kCount][kInner];
+  const int steps = steps_of(a.padded);
+  for (int i = 0; i < steps; ++i) split<kCount>(q + i * kRows, factors[i]);
+  for (int t = 0; t < kBlock; t += 16) {
+    Vec sum[kCount];
+#pragma GCC unroll 6
+    for (int r = 0; r < kCount; ++r) sum[r] = zero();
+    for (int i = 0; i < steps; ++i) {
+      Vec even[kCount], odd[kCount];
+#pragma GCC unroll 6
+      for (int r = 0; r < kCount; ++r) even[r] = odd[r] = zero();
+      const int pairs = a.padded - i * kInner < kInner ? (a.padded - i * kInner) / 2 : kInner / 2;
+      for (int d = 0; d < pairs; ++d, k += 32, ahead += 64) {
+        __builtin_prefetch(ahead, 0, 3);
+        const __m512i x = in_pairs(_mm512_loadu_si512(k));
+        const Vec x0 = even_of(x), x1 = odd_of(x);
+#pragma GCC unroll 6
+        for (int r = 0; r < kCount; ++r) {
+          even[r] = fma(set1(factors[i][r][d]), x0, even[r]);
+          odd[r] = fma(set1(factors[i][r][16 + d]), x1, odd[r]);
+        }
+      }
+#pragma GCC unroll 6
+      for (int r = 0; r < kCount; ++r) sum[r] = add(sum[r], add(even[r], odd[r]));
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < kCount; ++r) store(work.s[r] + t, sum[r]);
+  }
+}
+
+// o += w V, of a block as the store has it. Of 32 neighbouring channels the even and the odd ones are summed apart.
+template <int kCount>
+SX_INLINE void add_values_of(const FoldArgs& a, const Work& work) {
+  const auto* v = reinterpret_cast<const uint16_t*>(a.values);
+  const auto* ahead = reinterpret_cast<const char*>(a.next_keys ? a.next_keys : a.values);
+  alignas(64) static constexpr uint32_t kLow[16] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
+  const __m512i low = _mm512_load_si512(kLow), high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+  float* const o = a.state + kOutputsAt;
+  for (int h = 0; h < 2; ++h, v += kInner * a.padded) {
+    alignas(64) float w[kCount][kInner];
+    split<kCount>(work.w[h], w);
+    int c = 0;
+    for (; c + 32 <= a.padded; c += 32) {
+      Vec sum[2][2][kCount];  // [position % 2][channel % 2]
+#pragma GCC unroll 6
+      for (int r = 0; r < kCount; ++r) sum[0][0][r] = sum[0][1][r] = sum[1][0][r] = sum[1][1][r] = zero();
+      const uint16_t* x = v + c;
+      for (int p = 0; p < 16; ++p, x += 2 * a.padded, ahead += 128) {
+        __builtin_prefetch(ahead, 0, 3);
+        __builtin_prefetch(ahead + 64, 0, 3);
+        const __m512i first = _mm512_loadu_si512(x), second = _mm512_loadu_si512(x + a.padded);
+        const Vec x00 = even_of(first), x01 = odd_of(first), x10 = even_of(second), x11 = odd_of(second);
+#pragma GCC unroll 6
+        for (int r = 0; r < kCount; ++r) {
+          const Vec w0 = set1(w[r][p]), w1 = set1(w[r][16 + p]);
+          sum[0][0][r] = fma(w0, x00, sum[0][0][r]);
+          sum[0][1][r] = fma(w0, x01, sum[0][1][r]);
+          sum[1][0][r] = fma(w1, x10, sum[1][0][r]);
+          sum[1][1][r] = fma(w1, x11, sum[1][1][r]);
+        }
+      }
+#pragma GCC unroll 6
+      for (int r = 0; r < kCount; ++r) {
+        const Vec even = add(sum[0][0][r], sum[1][0][r]), odd = add(sum[0][1][r], sum[1][1][r]);
+        float* to = o + r * a.padded + c;
+        store(to, add(load(to), _mm512_maskz_permutex2var_ps(0xffff, even, low, odd)));
+        store(to + 16, add(load(to + 16), _mm512_maskz_permutex2var_ps(0xffff, even, high, odd)));
+      }
+    }
+    for (; c < a.padded; c += 16)
+      for (int r = 0; r < kCount; ++r) {
+        Vec even = zero(), odd = zero();
+        const uint16_t* x = v + c;
+        for (int p = 0; p < 16; ++p, x += 2 * a.padded) {
+          even = fma(set1(w[r][p]), widened(x), even);
+          odd = fma(set1(w[r][16 + p]), widened(x + a.padded), odd);
+        }
+        float* to = o + r * a.padded + c;
+        store(to, add(load(to), add(even, odd)));
+      }
+  }
+}
+
+template <int kCount>
+void fold_few(const FoldArgs& a) {
+  Work work;
+  scores_of<kCount>(a, work);
+  raise_maxima(a, work);
+  rescale(a, work.alpha);
+  weigh(a, work);
+  add_values_of<kCount>(a, work);
+}
+static_assert(kFewRows == 6);
+constexpr void (*kFoldFew[kFewRows])(const FoldArgs&) = {fold_few<1>, fold_few<2>, fold_few<3>,
+                                                         fold_few<4>, fold_few<5>, fold_few<6>};
+
+// Of a block as the store has it.
+void fold_stored(const FoldArgs& a) {
+  if (a.rows <= kFewRows) return kFoldFew[a.rows - 1](a);
+  alignas(64) std::byte keys[kBlock * kMaxHeadDim * 2], values[kBlock * kMaxHeadDim * 2];
+  ready_keys(a.keys, a.values, a.padded, keys);
+  ready_values(a.values, a.next_keys ? a.next_keys : a.values, a.padded, values);
+  FoldArgs ready = a;
+  ready.keys = keys, ready.values = values;
+  fold_ready(ready);
 }
 
 void copy_row(float* to, int to_row, const float* from, int from_row, int padded) {
@@ -295,6 +446,7 @@ void copy_row(float* to, int to_row, const float* from, int from_row, int padded
 }
 
 // A row that sees nothing of the block is kept aside while its tile folds it.
+template <void fold_all(const FoldArgs&)>
 void fold(const FoldArgs& a) {
   bool some = false;
   for (int i = 0; a.end && i < a.rows; ++i) some = some || a.end[i] <= a.begin[i];
@@ -332,18 +484,30 @@ void finish(const float* state, int row, float* out, int dim, int padded) {
   for (int c = 0; c < dim; ++c) out[c] = (o[c] + 0.0f) * inverse;
 }
 
+constexpr AttentionKernels kReady = {.pack = pack,
+                                     .fold = fold<fold_ready>,
+                                     .merge = merge,
+                                     .copy_row = copy_row,
+                                     .finish = finish,
+                                     .tile_rows = kRows,
+                                     .ready_keys = ready_keys,
+                                     .ready_values = ready_values,
+                                     .shared = nullptr,
+                                     .enter = enter,
+                                     .leave = leave};
+
 }  // namespace
 
 extern const AttentionKernels kAttentionBf16;
 constexpr AttentionKernels kAttentionBf16 = {.pack = pack,
-                                             .fold = fold,
+                                             .fold = fold<fold_stored>,
                                              .merge = merge,
                                              .copy_row = copy_row,
                                              .finish = finish,
                                              .tile_rows = kRows,
-                                             .ready_keys = ready_keys,
-                                             .ready_values = ready_values,
-                                             .shared = nullptr,
+                                             .ready_keys = nullptr,
+                                             .ready_values = nullptr,
+                                             .shared = &kReady,
                                              .enter = enter,
                                              .leave = leave};
 
