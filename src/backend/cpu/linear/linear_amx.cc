@@ -1,7 +1,7 @@
 // Linear layers of quantised weights for many rows with AMX: tdpbssd multiplies 16 rows x 32 activations by 32 x 16
 // weights into 16 x 16 exact 32-bit sums (order of reduction: linear_wide.inl). The tile unit takes 16 cycles for that,
 // fewer for fewer rows; sums leave it through memory only, and folding them into floats takes 32 vector instructions or
-// more. So two tiles of rows times two groups are one step: products are stored a step late, when they are finished,
+// more. So two tiles of rows times two groups are one step: results are stored a step late, when they are finished,
 // and activations' sums and scales are read once for both groups. The tile unit keeps one of the two ports of 512-bit
 // instructions busy, so folding and multiplying hardly overlap. Weights are unpacked once into a panel, small enough
 // for L1, for up to kMostTiles tiles of rows; the next panel's are fetched while it is multiplied. A sub-block is what
@@ -211,7 +211,7 @@ SX_INLINE void multiply(const RowTile* t, const PanelBlock* panel, int at, int32
   }
 }
 
-// The last products.
+// The last results.
 template <int kTiles, int kGroups>
 SX_INLINE void store_last(int32_t* sums) {
   _tile_stored(0, sums, 64);
@@ -229,7 +229,7 @@ struct Ahead {
 };
 
 // The panel's `count` sub-blocks (the first belongs to block `block` of the rows) times tiles of rows. Step s starts
-// the products of sub-block s, stores those of s - 1 and folds a share of the super-block before that.
+// the tile instructions of sub-block s, stores the results of s - 1 and folds a share of the super-block before that.
 template <class K, int kTiles, int kGroups>
 __attribute__((noinline)) void panel_rows(const LinearJob& job, int tile, int block, int count, float* acc, Scratch& s,
                                           Ahead ahead) {
