@@ -63,7 +63,8 @@ class Replay {
   int most_nodes() const;  // of any configuration's tree
 
   // The target reads the prompt and answers greedily with at most `count` tokens; the one that ends the text is the
-  // last. A repeat penalty counts, for it and for the drafts. It stops early where `go_on` (of the answer so far) says so.
+  // last. A repeat penalty counts, for it and for the drafts. It stops early where `go_on` (of the answer so far) says
+  // so.
   using GoOn = std::function<bool(std::span<const Token>)>;
   std::span<const Token> answer(std::span<const Token> prompt, int count, const GoOn& go_on = nullptr);
   double target_prefill_ms() const { return prefill_ms_; }

@@ -88,6 +88,9 @@ int run(int argc, char** argv) {
   const auto isa = argc > 4 ? cpu::isa_from_name(argv[4]) : cpu::default_isa();
   if (!type || !head_type || !isa)
     fail("usage: bench_linear [threads] [layer type] [head type] [instruction set] [rows or OUTxIN ...]");
+  const auto isas = cpu::available_isas();  // asks Linux for AMX
+  if (std::find(isas.begin(), isas.end(), *isa) == isas.end())
+    fail("bench_linear: this machine or this program has no {}", cpu::isa_name(*isa));
   std::vector<int> counts;
   std::vector<std::pair<int, int>> shapes;
   for (int i = 5; i < argc; ++i) {

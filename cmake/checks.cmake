@@ -13,6 +13,8 @@ sx_check(headers ${Python3_EXECUTABLE} tools/check_headers.py
 sx_check(chart ${Python3_EXECUTABLE} bench/plot_context.py --check)
 sx_check(text_rules ${Python3_EXECUTABLE} tools/check_text.py --self-test)
 sx_check(names ${Python3_EXECUTABLE} tools/check_names.py ${CMAKE_BINARY_DIR}/compile_commands.json)
+sx_check(quick ${Python3_EXECUTABLE} tools/check_quick.py ${CMAKE_BINARY_DIR}/quick)
+set_tests_properties(check.quick PROPERTIES LABELS "check;slow")
 sx_check(wrap_rules ${Python3_EXECUTABLE} tools/wrap_comments.py --self-test)
 sx_check(layers_rules ${Python3_EXECUTABLE} tools/check_layers.py --self-test)
 

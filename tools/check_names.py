@@ -61,8 +61,9 @@ def main():
     for command in json.loads(pathlib.Path(sys.argv[1]).read_text()):
         path = pathlib.Path(command["file"]).resolve()
         target = re.search(r"CMakeFiles/(\w+)\.dir/", command.get("output", command["command"]))
-        if target and target.group(1) in together and path.suffix == ".cc" and path.is_relative_to(ROOT):
-            if not any(one.search(str(path)) for one in alone):
+        if target and target.group(1) in together and path.suffix == ".cc" and path.is_relative_to(ROOT) and path.is_file():
+            kernel = re.search(r" -O3 | -DSX_HAS_", command["command"]) or re.search(r"_(neon|avx|amx)\w*$", path.stem)
+            if not kernel and not any(one.search(str(path)) for one in alone):  # CMake compiles kernels alone
                 files[target.group(1)].add(path)
     if not files:
         sys.exit(f"{sys.argv[1]}: no file of {', '.join(together)}")

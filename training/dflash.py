@@ -55,7 +55,7 @@ class DFlashDraft(ReducedDraft):
                 self.add(f"layers.{i}.{name}.weight", tensor * (not name.endswith(("o_proj", "down_proj"))))
             for part in ("q", "k"):
                 self.add(f"layers.{i}.self_attn.{part}_norm.weight", torch.ones(target.dim))
-        self.add("norm.weight", target.norm)
+        self.add("norm.weight", 0.1 * target.norm)  # masks say nothing yet: quiet logits, instead of a loss of 100
         self.layers, self.block, self.anchors, self.mask = layers, block, anchors, mask
         self.tables = rope_tables(MOST_POSITIONS + 64, target.dim, config["rope_theta"])
 

@@ -352,9 +352,10 @@ def run_medusa(folder, form, text):
 def evaluate(args):
     target, results = Target(args.model), []
     prompts = np.load(args.prompts)
-    frames = [(name, name, 1.0) for name in prompts.files]
+    names = [name for name in prompts.files if not args.only or name in args.only]
+    frames = [(name, name, 1.0) for name in names]
     if args.repeat_penalty != 1:
-        frames += [(name, f"{name}, penalty {args.repeat_penalty}", args.repeat_penalty) for name in prompts.files
+        frames += [(name, f"{name}, penalty {args.repeat_penalty}", args.repeat_penalty) for name in names
                    if name.startswith("chat")]
     for name, frame, penalty in frames:
         rows = torch.tensor(prompts[name][:args.rows].astype(np.int64), device=DEVICE)
@@ -402,6 +403,7 @@ def main():
     parser.add_argument("--depth", type=int, default=5)
     parser.add_argument("--width", type=int, default=8, help="beams of a level, and children kept of each")
     parser.add_argument("--nodes", type=int, default=50)
+    parser.add_argument("--only", nargs="+", help="names of prompts in the file")
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
     parser.add_argument("--repeat-penalty", type=float, default=1.1, help="of one more frame; 1: none")
     args = parser.parse_args()

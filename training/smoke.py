@@ -18,9 +18,9 @@ import evaluate
 import frames
 import fused
 import models
-import pack
 import quantise
 import smoke_long
+from pack import KINDS
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, FFN = 96, 8, 3, 1, 192
 WORDS = ("river stone window garden letter morning captain answer silver market winter bridge music harbor lantern "
@@ -121,10 +121,11 @@ def expect(condition, message):
 
 
 def check_curve(log):
-    """the losses on held-out rows, mean over their kinds, after the last step against those before the first"""
+    """the losses on held-out rows of the text after the last step against those before the first; of sampled rows the
+    tiny target has written too few to say whether anything was learnt"""
     names = ("small", "eagle3", "medusa", "longspec", "dflash")
     losses = ".*".join(rf"{name} ([\d.]+) \|" for name in names)
-    found = re.findall(rf"^  held out .*step (\d+): {losses}", log, flags=re.M)
+    found = re.findall(rf"^  held out real, step (\d+): {losses}", log, flags=re.M)
     steps = sorted({int(f[0]) for f in found})
     expect(len(steps) >= 2 and steps[0] == 0, f"validated at the steps {steps}, expected 0 and the last")
     for i, name in enumerate(names, 1):
@@ -438,7 +439,7 @@ def check_quantisation():
 
 def check_packed(folder):
     """drafts that were packed come back with the values that the training simulates"""
-    for name, kind in pack.KINDS.items():
+    for name, kind in KINDS.items():
         if kind is models.MedusaDraft:
             continue
         found = safetensors.torch.load_file(f"{folder}/unpacked/{name}/model.safetensors")

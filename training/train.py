@@ -10,6 +10,7 @@ Writes OUT/{small,eagle3,medusa,longspec,dflash}, again at every validation, and
 """
 import argparse
 import glob
+import os
 import time
 from collections import Counter
 
@@ -93,13 +94,18 @@ class Trainer:
                                   args.dflash_anchors).to(DEVICE)
         every = (self.small, self.eagle, self.medusa, self.longspec, self.dflash)
         self.drafts = [d for d in every if d.folder in args.only]
-        for draft in [d for d in self.drafts if args.start_from and d is not self.medusa]:
+        earlier = [d for d in self.drafts if d is not self.medusa and args.start_from
+                   and os.path.exists(f"{args.start_from}/{d.folder}")]
+        if args.start_from and not earlier:
+            raise SystemExit(f"{args.start_from}: none of {', '.join(d.folder for d in self.drafts)} in it")
+        for draft in earlier:
             taken, _ = draft.start_from(f"{args.start_from}/{draft.folder}")
             print(f"{draft.folder}: {len(taken)} of {len(draft.names)} tensors start from {args.start_from}")
         rates = dict(zip([d.folder for d in every], [*args.rates, args.longspec_rate, args.dflash_rate]))
         self.clip = [1.0 if d is self.small else 0.5 for d in self.drafts]
         self.optimizers = [optimizer(d, rates[d.folder], ["embed" if d is self.small else "lm_head"])
                            for d in self.drafts]
+        self.waiting = []  # drafts that do not learn in the present step
         HeadLoss.penalty, HeadLoss.sharpen = args.repeat_penalty, args.sharpen
         for draft in self.drafts:
             draft.penalised = args.repeat_penalty != 1
@@ -136,20 +142,27 @@ class Trainer:
             self.dflash: lambda: self.dflash.loss(view.ids, view.hidden, view.taps, self.target, best, view.kept)})
 
     def learn(self, learn, losses):
-        """runs the loss of each draft that is trained -> all that they give, in a row"""
+        """runs the loss of each draft that is trained -> all that they give, in a row; NaN for those that wait a step"""
         result = []
         with torch.set_grad_enabled(learn):
             for draft in self.drafts:
+                if learn and draft in self.waiting:
+                    result.append(torch.full((1 + self.agreements(draft),), torch.nan, device=DEVICE))
+                    continue
                 loss, hits = losses[draft]()
                 if learn:
                     loss.backward()
                 result += [loss.detach().view(1), hits.detach().view(-1)]
         return torch.cat(result)
 
+    def agreements(self, draft):
+        """numbers that its loss gives besides the loss"""
+        return self.args.unroll if draft is self.eagle else self.args.medusa_heads if draft is self.medusa else 1
+
     def text(self, values):
         v, parts = [f"{x:.3f}" for x in values.tolist()], []
         for draft in self.drafts:
-            hits = self.args.unroll if draft is self.eagle else self.args.medusa_heads if draft is self.medusa else 1
+            hits = self.agreements(draft)
             parts.append(f"{draft.folder} {v[0]} | {' '.join(v[1:1 + hits])}")
             v = v[1 + hits:]
         return "  ".join(parts)
@@ -194,8 +207,12 @@ class Trainer:
         if done > 1 - self.args.quantised_share:
             for draft in self.drafts:
                 draft.quantised = True
+        turn = self.args.turns[step % len(self.args.turns)] if self.args.turns else None
+        self.waiting = [d for d in self.drafts if self.args.turns and d.folder in self.args.turns and d.folder != turn]
         values = self.long_losses(ids) if ids.shape[1] > self.args.length else self.losses(ids, learn=True)
         for draft, optim, clip in zip(self.drafts, self.optimizers, self.clip):
+            if draft in self.waiting:
+                continue
             torch.nn.utils.clip_grad_norm_(draft.parameters(), clip)
             for group in optim.param_groups:
                 group["lr"] = group["rate"] * rate
@@ -223,7 +240,7 @@ class Trainer:
                 print(f"first steps {time.time() - since:.0f}s", flush=True)
                 clock, since, mean = time.time(), time.time(), []
             elif step % self.args.log_every == 0 and mean:
-                values = torch.stack(mean).mean(0)  # waits for the device
+                values = torch.stack(mean).nanmean(0)  # waits for the device
                 speed = len(mean) * ids.numel() / (time.time() - since) / 1e3
                 print(f"step {step} epoch {epochs} {100 * done:.0f}% {speed:.0f}K tokens/s {self.text(values)}",
                       flush=True)
@@ -299,6 +316,8 @@ def main():
     parser.add_argument("--medusa-soft", action="store_true", help="learn the target's distribution, not its argmax")
     parser.add_argument("--only", nargs="+", choices=["small", "eagle3", "medusa", "longspec", "dflash"],
                         default=["small", "eagle3", "medusa"], help="drafts to train (small eagle3 medusa)")
+    parser.add_argument("--turns", nargs="+", metavar="DRAFT", help="those named here take turns, one learns in a step, "
+                        "in this order; a turn of a name that is no draft's is nobody's")
     parser.add_argument("--rates", type=float, nargs=3, default=[2e-3, 1e-3, 1.5e-3],
                         metavar=("SMALL", "EAGLE", "MEDUSA"))
     parser.add_argument("--longspec-rate", type=float, default=1e-3)

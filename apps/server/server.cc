@@ -30,7 +30,7 @@ namespace {
 
 constexpr size_t kSmallUnwanted = 65536;  // read where nobody wants it, so that the connection can be kept
 constexpr size_t kBodies = size_t(256) << 20, kLargestBodies = 16;  // in memory: bytes, and so many of the largest
-constexpr size_t kLargeBody = 65536, kHugeBody = size_t(1) << 20;   // take longer: not beside smaller ones
+constexpr size_t kLargeBody = 16384, kHugeBody = size_t(1) << 20;   // take longer: not beside smaller ones
 
 // The trace that a request is part of (W3C's traceparent); empty: none.
 std::string trace_id(const std::string& traceparent) {

@@ -1,5 +1,6 @@
 // A few threads for what takes long: tokenising, templates, schemas, files. Quick tasks, larger and slow ones have
-// lanes of their own, so that nobody's small request waits for another's large one.
+// lanes of their own, so that nobody's small request waits for another's large one. The threads of these two
+// give way to others: a step of the model on all cores takes as long as its thread that gets the least of a core.
 #pragma once
 #include <array>
 #include <condition_variable>

@@ -27,9 +27,11 @@ CachedText::CachedText(const EngineParts& parts) : parts_(parts), seq_(parts.seq
 }
 
 CachedText::~CachedText() {
-  for (const auto& spec : parts_.speculations)
-    if (spec->drafter()) spec->drafter()->close(seq_);
-  forget_cells(*parts_.backend, *parts_.kv, seq_, 0, length());
+  try {
+    for (const auto& spec : parts_.speculations)
+      if (spec->drafter()) spec->drafter()->close(seq_);
+    forget_cells(*parts_.backend, *parts_.kv, seq_, 0, length());
+  } catch (const std::exception&) {}  // a rank is lost, and with it the job
   parts_.sequences->close(seq_);
 }
 

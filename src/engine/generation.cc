@@ -95,7 +95,11 @@ Generation::Generation(const Request& request, const EngineParts& engine, Parts 
   begin_decoding_if_prompt_done();
 }
 
-Generation::~Generation() { text_.drop_pending(); }
+Generation::~Generation() {
+  try {
+    text_.drop_pending();
+  } catch (const std::exception&) {}  // a rank is lost, and with it the job
+}
 
 void Generation::end(FinishReason reason) {
   result_.reason = reason;

@@ -2,6 +2,7 @@
 """What one client of `specextend serve` can do to another: the gaps of a stream beside abuse, keys and their limits, what routers ask:
 see server_harness.py."""
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -22,6 +23,20 @@ def deep(count):
 
 SLOW_GRAMMAR = 'root ::= ([a-z ]{1,63} "."?){1,127}'
 WIDE_SCHEMA = {"type": "object", "properties": {f"name {i}": {"type": "string", "pattern": "^[a-z]{1,60}$"} for i in range(1500)}}
+NUMBERS = itertools.count()  # a grammar that was seen before is not compiled again
+
+
+def alike(rules):
+    """A grammar of rules that begin alike, long to compile, and another one each time."""
+    names = [f"r{i}" for i in range(rules)]
+    return "\n".join([f'root ::= "{next(NUMBERS)}"? any{{1,100000}}', "any ::= " + " | ".join(names), *(f'{n} ::= "a" [a-z ]' for n in names)])
+
+
+def long_names():
+    number = next(NUMBERS)
+    return {"enum": [f"{i} of {number}, and some text" for i in range(1900)]}
+
+
 SPACES = json.dumps({"prompt": " " * (15 << 20)}).encode()  # made before anything is measured
 ABUSES = {
     "deep JSON": lambda server: server.request("POST", "/v1/completions", deep(100000)),
@@ -30,6 +45,8 @@ ABUSES = {
     "blank body": lambda server: server.request("POST", "/tokenize", b" " * (15 << 20)),
     "slow grammar": lambda server: server.request("POST", "/completion", {"prompt": "Hi", "n_predict": 30, "grammar": SLOW_GRAMMAR}),
     "wide schema": lambda server: server.request("POST", "/completion", {"prompt": "Hi", "n_predict": 5, "json_schema": WIDE_SCHEMA}),
+    "compiled grammar": lambda server: server.request("POST", "/completion", {"prompt": "Hi", "n_predict": 5, "grammar": alike(1890)}),
+    "compiled schema": lambda server: server.request("POST", "/completion", {"prompt": "Hi", "n_predict": 5, "json_schema": long_names()}),
     "images": lambda server: server.request("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": [
         {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * (4 << 20)}}]}]}),
 }
@@ -37,7 +54,7 @@ ABUSES = {
 
 class Gaps(WithServer):
     FLAGS, CONTEXT = ("--parallel", "3", "--spec", "off"), 200000
-    STATUSES = {"slow grammar": {200, 400}, "wide schema": {200, 400}}
+    STATUSES = {"slow grammar": {200, 400}, "wide schema": {200, 400}, "compiled grammar": {200, 400}, "compiled schema": {200, 400}}
 
     @contextlib.contextmanager
     def watched(self, gaps):

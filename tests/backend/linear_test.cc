@@ -127,7 +127,7 @@ TEST(Linear, AmxHasTheBitsOfVnni) {
       const auto a = pack_matrix({&tensor, 1}, Isa::kAvx512, vnni.pool),
                  b = pack_matrix({&tensor, 1}, Isa::kAmx, amx.pool);
       const auto x = make_rows(most, in, 5), bias = make_rows(1, out, 9), old = make_rows(most, out, 10);
-      for (int rows : {1, 2, 3, 8, 9, 15, 16, 17, 24, 25, 31, 32, 33, 47, 48, 64, 100, 128, 512, 530}) {
+      for (int rows : {1, 2, 3, 8, 9, 10, 12, 13, 15, 16, 17, 24, 25, 31, 32, 33, 47, 48, 64, 100, 128, 512, 530}) {
         if (rows > 128 && out > 64) continue;
         EXPECT_EQ(different_rows(amx.run(*b, x, rows), vnni.run(*a, x, rows), rows, out), 0)
             << dtype_name(type) << " " << out << "x" << in << " rows " << rows;

@@ -1,26 +1,39 @@
-"""llama.cpp's own tests of its server's endpoints, against `specextend serve`: a measurement, not a test of ./test.
+"""llama.cpp's own tests of its server's endpoints, against `specextend serve`.
 
-    pip download --no-deps --no-binary :all: llama-cpp-python==0.3.36 && tar xzf llama_cpp_python-0.3.36.tar.gz
-    python3 -m venv venv && venv/bin/pip install pytest pytest-timeout filelock requests openai numpy aiohttp wget
-    venv/bin/python tests/clients/llama_tests.py PROGRAM llama_cpp_python-0.3.36/vendor/llama.cpp [ARGUMENTS OF pytest...]
+    tests/clients/llama_tests.py --fetch              into ~/.cache/specextend, once: from llama-cpp-python's source at PyPI, 77 MB
+    build/clients/bin/python tests/clients/llama_tests.py PROGRAM [ARGUMENTS OF pytest...]
 
 The tests are copied to a temporary folder and changed there only in what they know of other models: the text of an answer may be any,
-and a number of tokens any number. What they start as llama-server is this file again, which translates its flags.
+and a number of tokens any number. What they start as llama-server is this file again, which translates its flags. llama_tests.txt beside
+this file has the tests that do not pass, each with a reason. Without arguments of pytest all others must pass, and those must
+not: exit status 1 if the list is not what was seen, 77 if there are no tests or there is no model.
 """
 import ast
-import json
+import hashlib
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
+import urllib.request
+
+SOURCE = "https://files.pythonhosted.org/packages/ec/e9/e7de2b0463ea3ffbf0ede6cb21b58c1258a8f6521aae45ca773a59fe7cf3/llama_cpp_python-0.3.36.tar.gz"
+SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "specextend"
+TESTS = CACHE / "llama-tests-0.3.36"
+LIST = pathlib.Path(__file__).with_suffix(".txt")
+# Files about what the server has none of at all: adapters, tools that the server runs, images, other models beside the first, sleeping,
+# and lines of a log.
+LEFT_OUT = ("lora", "mcp_servers", "tools_builtin", "proxy", "vision_api", "router", "sleep", "kv_keep_only_active")
 
 # Numbers of tokens, which depend on the vocabulary.
 COUNTS = {"prompt_n", "predicted_n", "cache_n", "prompt_tokens", "completion_tokens", "total_tokens", "tokens_evaluated", "tokens_predicted",
           "tokens_cached", "cached_tokens", "input_tokens", "output_tokens", "n_saved", "n_restored", "n_erased"}
 # Names in llama.cpp's tests that stand for such numbers.
-COUNT_NAMES = {"n_prompt", "n_predict", "n_predicted", "n_token_output"}
+COUNT_NAMES = {"n_prompt", "n_cache", "n_predict", "n_predicted", "n_token_output"}
 WITH_VALUE = {"--host", "--port", "--seed", "--temp", "--threads", "--slot-save-path", "--api-key", "--alias", "--cache-ram",
               "--chat-template", "--chat-template-file", "--reasoning-format", "--reasoning", "--parallel"}
 WITHOUT_VALUE = {"--cont-batching", "--metrics", "--slots", "--no-slots", "--jinja", "--no-ui", "--verbose"}
@@ -28,6 +41,7 @@ WITHOUT_VALUE = {"--cont-batching", "--metrics", "--slots", "--no-slots", "--jin
 IGNORED_WITH_VALUE = {"--hf-repo", "--hf-file", "--batch-size", "--ubatch-size", "-fa", "--model", "--model-url", "--n-predict"}
 IGNORED = {"--offline", "--kv-unified", "--swa-full", "--no-cache-idle-slots", "--no-jinja"}
 UNDER_OTHER_NAMES = {"--cors-origins": "--cors-origin", "-ctk": "--kv-type"}
+DRAFTS = {"--model-draft", "--spec-type", "--spec-draft-n-min"}  # the model's own draft is meant, whatever the cost
 
 
 # The first event of a chat may have an empty content, as OpenAI's; a preflight may have the status of an empty answer.
@@ -39,24 +53,31 @@ HELPERS = [("choice['delta'].get('content') is not None", "choice['delta'].get('
 
 def translated(flags):
     """The flags of specextend serve for those of llama-server."""
-    out, context, slots, unified, rest = [], 0, 4, "--kv-unified" in flags, iter(flags)
+    out, context, slots, unified, rest, drafts = [], 0, 4, "--kv-unified" in flags, iter(flags), None
     for flag in rest:
         if flag == "--ctx-size":
             context = int(next(rest))
         elif flag in WITH_VALUE:
             value = next(rest)
+            if (flag, value) == ("--reasoning", "auto"):
+                value = "on"  # there auto thinks wherever the template can; here it leaves that to the template
             slots = int(value) if flag == "--parallel" else slots
             out += [flag, value]
         elif flag in UNDER_OTHER_NAMES:
             out += [UNDER_OTHER_NAMES[flag], next(rest)]
         elif flag in WITHOUT_VALUE:
             out.append(flag)
+        elif flag in DRAFTS:
+            next(rest)
+            drafts = drafts or "specextend:cost-model=off"
+        elif flag == "--spec-draft-n-max":
+            drafts = f"specextend:cost-model=off,nodes={next(rest)}"
         elif flag in IGNORED_WITH_VALUE:
             next(rest)
         elif flag not in IGNORED:
             out.append(flag)  # rejected by the program, and so not passed
     each = context if unified else context // slots  # llama.cpp divides a context among the slots
-    return out + ["-c", str(each or 2048)]
+    return out + ["-c", str(each or 2048), *(["--spec", drafts] if drafts else [])]
 
 
 def depends_on_model(expected):
@@ -115,6 +136,36 @@ class AnyModel(ast.NodeTransformer):
         return self.changed_to(node, ast.Compare(node.left, [ast.GtE()], [ast.Constant(0)]))
 
 
+RECORD = '''
+
+
+def pytest_runtest_logreport(report):
+    if report.when == "call" or report.outcome != "passed":
+        with open(os.environ["OUTCOMES"], "a") as out:
+            out.write(f"{report.outcome} {report.nodeid}\\n")
+'''
+
+
+def fetch():
+    if TESTS.is_dir():
+        return
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as name:
+        file = pathlib.Path(name) / "source.tar.gz"
+        with urllib.request.urlopen(SOURCE, timeout=60) as response, open(file, "wb") as out:
+            shutil.copyfileobj(response, out)
+        if hashlib.sha256(file.read_bytes()).hexdigest() != SHA256:
+            sys.exit(f"{SOURCE}: not the file that was meant")
+        with tarfile.open(file) as archive:
+            for member in archive:
+                _, _, path = member.name.partition("/vendor/llama.cpp/")
+                if member.isfile() and path.startswith(("tools/server/tests/", "models/templates/")) and ".." not in path:
+                    to = pathlib.Path(name) / "tests" / path
+                    to.parent.mkdir(parents=True, exist_ok=True)
+                    to.write_bytes(archive.extractfile(member).read())
+        (pathlib.Path(name) / "tests").rename(TESTS)
+
+
 def copy_tests(source, folder, program):
     """The tests with their expectations of models lifted, and a llama-server where they look for it; returns their folder."""
     tests = folder / "tools" / "server" / "tests"
@@ -134,7 +185,8 @@ def copy_tests(source, folder, program):
         utils.write("\n\ndef match_regex(regex, text):\n    return isinstance(text, str)\n")
         utils.write("\n\nServerPreset.load_all = staticmethod(lambda: None)\n")
     fixtures = tests / "conftest.py"  # with pytest-xdist each worker has a port of its own
-    fixtures.write_text(fixtures.read_text().replace("8080", "28080"))
+    fixtures.write_text(fixtures.read_text().replace("8080", "28080") + RECORD)
+    (tests / "wget.py").write_text("def download(url, out):\n    pass  # nothing is fetched\n")
     shim = folder / "build" / "bin" / "llama-server"
     shim.parent.mkdir(parents=True)
     shim.write_text(f"#!/bin/sh\nexec {sys.executable} {pathlib.Path(__file__).resolve()} --translate {program} \"$@\"\n")
@@ -142,17 +194,74 @@ def copy_tests(source, folder, program):
     return tests, changed
 
 
+def listed():
+    """Pairs of a pattern and whether the tests are about something that the server has; the reasons are for readers."""
+    out = []
+    for line in LIST.read_text().splitlines():
+        if line and not line.startswith("#"):
+            pattern, kind, reason = (part.strip() for part in line.split(" | "))
+            assert kind in ("none", "other") and reason, line
+            out.append((pattern, kind))
+    return out
+
+
+def compare(outcomes, entries):
+    """What the list does not say, and how many tests pass of those that apply."""
+    wrong, seen, passed, apply = [], set(), 0, 0
+    for test, outcome in sorted(outcomes.items()):
+        found = [e for e in entries if re.fullmatch(".*".join(map(re.escape, e[0].split("*"))), test)]
+        seen |= set(found)
+        passed += outcome == "passed"
+        apply += not any(kind == "none" for _, kind in found)
+        if outcome == "failed" and not found:
+            wrong.append(f"fails, and is not in the list: {test}")
+        if outcome == "passed" and found:
+            wrong.append(f"passes, and is in the list: {test}")
+    return wrong + [f"matches no test: {e[0]}" for e in entries if e not in seen], passed, apply
+
+
+def check_compare():
+    """That the check sees what it is for."""
+    entries = [("a[*", "none"), ("b", "other"), ("c", "other")]
+    wrong, passed, apply = compare({"a[1]": "failed", "b": "passed", "d": "failed", "e": "skipped", "f": "passed"}, entries)
+    assert [w.split(":")[0] for w in wrong] == ["passes, and is in the list", "fails, and is not in the list", "matches no test"], wrong
+    assert (passed, apply) == (2, 4)
+
+
 def main():
+    if sys.argv[1] == "--fetch":
+        return fetch()
     if sys.argv[1] == "--translate":
         program = sys.argv[2]
         os.execv(program, [program, "serve", "-q", *translated(sys.argv[3:])])
-    program, source = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2])
+    program, arguments = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:]
+    if not TESTS.is_dir():
+        print(f"{TESTS} is not there; tests/clients/llama_tests.py --fetch makes it")
+        return 77
+    check = [sys.executable, str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "fetch_model.py"), "--check"]
+    if "WITHOUT_MODEL" in os.environ or subprocess.run(check, stdout=subprocess.DEVNULL).returncode:
+        print("skipped: without the default model")
+        return 77
+    check_compare()
     with tempfile.TemporaryDirectory(prefix="specextend-llama-tests-") as name:
-        tests, changed = copy_tests(source, pathlib.Path(name), program)
-        print(f"{len(changed)} comparisons with numbers of tokens are lifted", file=sys.stderr)
-        print("\n".join(changed), file=sys.stderr)
-        command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-p", "no:cacheprovider", "--timeout=120", "-q", *sys.argv[3:]]
-        return subprocess.run(command, cwd=tests, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}).returncode
+        tests, changed = copy_tests(TESTS, pathlib.Path(name), program)
+        print(f"{len(changed)} comparisons with numbers of tokens are lifted")
+        print("\n".join(changed))
+        command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-p", "no:cacheprovider", "--timeout=120", "-q", "-m", "not slow", "--tb=short",
+                   "--show-capture=no", *(f"--ignore=unit/test_{name}.py" for name in LEFT_OUT), *arguments]
+        record = pathlib.Path(name) / "outcomes"
+        status = subprocess.run(command, cwd=tests, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "OUTCOMES": str(record)}).returncode
+        outcomes = {}
+        for line in record.read_text().splitlines() if record.exists() else []:
+            outcome, test = line.split(" ", 1)
+            test = test.removeprefix("unit/")
+            outcomes[test] = "failed" if "failed" in (outcome, outcomes.get(test)) else outcome
+    wrong, passed, apply = compare(outcomes, listed())
+    if any(not a.startswith(("-n", "--tb")) for a in arguments):
+        return status
+    print("\n".join(wrong))
+    print(f"{len(outcomes)} tests, {apply} of them about what this server has; {passed} pass")
+    return 1 if wrong or not passed else 0
 
 
 if __name__ == "__main__":

@@ -224,6 +224,26 @@ TEST(Ranks, SeveralRequestsFillTheStages) {
   RecordProperty("micro_batches_ms", int(ms[1]));
 }
 
+// Also one whose text is long enough that its cells are given back.
+TEST(Ranks, SessionsEndWhenARankIsLost) {
+  const TinyFile file;
+  for (const RankSplit split : {RankSplit::kLayers, RankSplit::kColumns}) {
+    ThreadRanks ranks(2, split);
+    EngineOptions options = options_for(file);
+    options.context = 2048;
+    EngineImpl engine(options, ranks.backend());
+    auto session = engine.start();
+    session->evaluate(std::vector<Token>(1500, 7), 1);
+    ranks.first().comm().abort("rank 1 has ended without a word");
+    GenerateOptions request{.max_tokens = 3, .ignore_end = true};
+    try {
+      session->generate(std::vector<Token>(1501, 7), request);
+      FAIL() << "the rank was lost";
+    } catch (const Error& e) { EXPECT_THAT(e.what(), HasSubstr("rank 1 has ended without a word")); }
+    EXPECT_NO_THROW(session.reset());
+  }
+}
+
 TEST(Ranks, ARankThatCannotLoadIsNamed) {
   const TinyFile file;
   ThreadRanks ranks(2, RankSplit::kColumns);

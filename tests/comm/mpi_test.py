@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """The program under mpirun: the bytes of one process, and an end in time when a rank is killed, stopped or cut off.
 
-  mpi_test.py PROGRAM GOLDEN_FOLDER bits|presets|faults|server [--times N]
+  mpi_test.py PROGRAM GOLDEN_FOLDER bits|presets|faults|server|nccl [--times N]
 """
 import argparse
 import contextlib
+import http.client
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -23,6 +25,8 @@ MPI = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 END_WITHIN = 10  # seconds after a rank is lost
 LEAST_BYTES = 100_000  # that ranks exchange before a network is closed; those that watch each other send four a second
 SKIP = 77
+CONTEXT = 65536  # of a server, so that a request can run for long
+EVERY_TOKEN = {"temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0}
 SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
 MODELS = ["llama", "qwen3", "olmo2", "cohere2", "mixtral", "gpt-oss"]
 # Every logit counts: a token is the largest of all with noise.
@@ -43,8 +47,8 @@ def environment(folder):
     return env
 
 
-def generate(program, model, *more):
-    return [program, "generate", "-m", str(model), "-t", "1", "--device", "cpu", "-p", TEXT, "--special", "-q",
+def generate(program, model, *more, device="cpu"):
+    return [program, "generate", "-m", str(model), "-t", "1", "--device", device, "-p", TEXT, "--special", "-q",
             "--ignore-eos", *more]
 
 
@@ -181,15 +185,16 @@ def health_of(port):
 
 
 @contextlib.contextmanager
-def serving(program, golden, env, ranks=1, split=None):
+def serving(program, golden, env, ranks=1, split=None, device="cpu"):
     """A server that answers, on that many ranks: its job, port, and the processes of the ranks."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [program, "serve", "-m", str(golden / "qwen3"), "-t", "1", "--device", "cpu", "--host", "127.0.0.1", "--port",
-               str(port), "-c", "256"]
+    command = [program, "serve", "-m", str(golden / "qwen3"), "-t", "1", "--device", device, "--host", "127.0.0.1", "--port",
+               str(port), "-c", str(CONTEXT)]
     if split:
-        command = mpirun(ranks, [*command, "--split", split])
+        command = [*command, "--split", split]
+        command = mpirun(ranks, command) if device == "cpu" else mpirun_as_machines(ranks, command)
     with tempfile.TemporaryFile() as errors:
         job = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
         pids = {}
@@ -205,50 +210,135 @@ def serving(program, golden, env, ranks=1, split=None):
             print(errors.read().decode(errors="replace"), file=sys.stderr)
 
 
+def ask(port, body, timeout=30):
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", data=json.dumps({"prompt": TEXT, **body}).encode())
+    return urllib.request.urlopen(request, timeout=timeout)
+
+
 def answers_of(port):
     """What the server answers: greedily, sampled, by a grammar and by a schema; texts with the probabilities of their tokens."""
-    every_token = {"temperature": 2, "top_k": 0, "top_p": 1, "min_p": 0}
     schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
     answers = []
-    for more in ({"temperature": 0, "ignore_eos": True}, {**every_token, "seed": 3, "ignore_eos": True},
-                 {**every_token, "seed": 4, "grammar": GRAMMAR}, {**every_token, "seed": 5, "response_format": schema}):
-        body = json.dumps({"prompt": TEXT, "max_tokens": 120 if "response_format" in more else 40, "logprobs": 2, **more})
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/completions", data=body.encode(), timeout=30) as reply:
+    for more in ({"temperature": 0, "ignore_eos": True}, {**EVERY_TOKEN, "seed": 3, "ignore_eos": True},
+                 {**EVERY_TOKEN, "seed": 4, "grammar": GRAMMAR}, {**EVERY_TOKEN, "seed": 5, "response_format": schema}):
+        with ask(port, {"max_tokens": 120 if "response_format" in more else 40, "logprobs": 2, **more}) as reply:
             answers.append(json.loads(reply.read())["choices"])
+    assert set(json.loads(answers[3][0]["text"])) == set("abc"), answers[3]
+    assert len(set(answers[1][0]["logprobs"]["tokens"])) > 15, "a text that could be wrong unseen"
     return answers
 
 
+class LongRequest:
+    """A request that is still running when its server breaks down: what it has been sent, and the error it gets."""
+
+    def __init__(self, port):
+        self.text, self.error, self.begun = "", "", threading.Event()
+        self.thread = threading.Thread(target=self.read, args=(port,))
+        self.thread.start()
+
+    def read(self, port):
+        try:
+            with ask(port, {"max_tokens": CONTEXT - 100, "stream": True, "ignore_eos": True, **EVERY_TOKEN, "seed": 7}) as reply:
+                for line in reply:
+                    if not line.startswith(b"data: {"):
+                        continue
+                    event = json.loads(line[6:])
+                    if "error" in event:
+                        self.error = event["error"]["message"]
+                        return
+                    self.text += event["choices"][0]["text"]
+                    if len(self.text) > 20:
+                        self.begun.set()
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            self.error = f"no error of its own: {error!r}"
+        finally:
+            self.begun.set()
+
+
+def lose_a_rank(job, port, pids, victim, how, within):
+    """A request runs, the victim gets that signal: what the request was told, /health and when, the status of the job and when."""
+    request = LongRequest(port)
+    request.begun.wait(30)
+    time.sleep(0.2)
+    os.kill(pids[victim], how)
+    start, seen, red, ended = time.monotonic(), (None, ""), 0, 0
+    while job.poll() is None and time.monotonic() < start + END_WITHIN:
+        status = health_of(port)
+        if status[0] == 500:
+            seen, red = status, time.monotonic() - start
+            break
+        time.sleep(0.02)
+    try:
+        code = job.wait(timeout=END_WITHIN)
+        ended = time.monotonic() - start
+    except subprocess.TimeoutExpired:
+        code = None
+    request.thread.join(END_WITHIN)
+    name = f"rank {victim}"
+    good = name in request.error and seen[0] == 500 and name in seen[1] and red < within and code not in (None, 0) and ended < END_WITHIN
+    said = (f"{how.name} of {name}: health {seen[0]} after {red:.2f} s, status {code} after {ended:.2f} s, "
+            f"{len(request.text)} characters of a running request and then '{request.error}'")
+    return good, said, request.text
+
+
 def check_server(program, golden, env):
-    """A server on ranks answers as one process does. When a rank is lost its health turns red within two seconds and
-    names the rank, and then the job ends."""
+    """A server on ranks answers as one process does. When a rank is lost running requests get an error and health turns
+    red within two seconds, both name the rank, and then the job ends."""
     failed = 0
     with serving(program, golden, env) as (_, port, _):
-        expected = answers_of(port)
-    assert set(json.loads(expected[3][0]["text"])) == set("abc"), expected[3]
-    assert len(set(expected[1][0]["logprobs"]["tokens"])) > 15, "a text that could be wrong unseen"
+        expected, text = answers_of(port), long_text(port)
     for victim, split in ((1, "columns"), (2, "layers")):
         with serving(program, golden, env, 3, split) as (job, port, pids):
             found = answers_of(port)
-            if found != expected:
-                print(f"a server on 3 ranks by {split} answers {found} instead of {expected}")
-                failed += 1
-            os.kill(pids[victim], signal.SIGKILL)
-            start, seen, took = time.monotonic(), (None, ""), 0
-            while job.poll() is None and time.monotonic() < start + END_WITHIN:
-                status = health_of(port)
-                if status[0] == 500:
-                    seen, took = status, time.monotonic() - start
-                    break
-                time.sleep(0.02)
-            try:
-                code = job.wait(timeout=END_WITHIN)
-            except subprocess.TimeoutExpired:
-                code = None
-        if seen[0] != 500 or f"rank {victim}" not in seen[1] or took > 2 or code in (None, 0):
-            print(f"loss of rank {victim}: health {seen} after {took:.2f} s, status {code}")
-            failed += 1
-        else:
-            print(f"by {split}: {len(found)} answers are those of one process; health is red {took:.2f} s after the loss of rank {victim}")
+            good, said, begun = lose_a_rank(job, port, pids, victim, signal.SIGKILL, 2)
+        if found != expected:
+            print(f"a server on 3 ranks by {split} answers {found} instead of {expected}")
+        if not text.startswith(begun[:len(text)]):
+            print(f"a text that was cut off by {split} is {begun!r} instead of {text!r}")
+        failed += found != expected or not good or not text.startswith(begun[:len(text)])
+        print(f"by {split}: {len(found)} answers of one process; {said}{'' if good else ' (WRONG)'}")
+    return failed
+
+
+def long_text(port):
+    with ask(port, {"max_tokens": 3000, "ignore_eos": True, **EVERY_TOKEN, "seed": 7}) as reply:
+        return json.loads(reply.read())["choices"][0]["text"]
+
+
+def mpirun_as_machines(ranks, command):
+    """mpirun with ranks that NCCL takes for as many machines, so that it joins them on one GPU."""
+    words = ["mpirun", *MPI]
+    for rank in range(ranks):
+        words += ([":"] if rank else []) + ["-n", "1", "-x", f"NCCL_HOSTID=machine-{rank}", *command]
+    return words
+
+
+def check_nccl(program, golden, env):
+    """Two ranks on one GPU by columns over NCCL's sockets: the answers of one process, and a rank that is lost while NCCL
+    waits for it."""
+    env = env | {"SPECEXTEND_NCCL": "on", "NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+    env |= {name: os.environ[name] for name in ("SPECEXTEND_NCCL_LIBRARY", "SPECEXTEND_MPI_LIBRARY") if name in os.environ}
+    code, _, errors = run(generate(program, golden / "qwen3", "-n", "2", device="cuda"), env)
+    if code != 0 and "device cuda" in errors:
+        print(f"skipped: {errors.strip().splitlines()[-1]}")
+        return SKIP
+    failed = 0
+    with serving(program, golden, env, device="cuda") as (_, port, _):
+        expected, text = answers_of(port), long_text(port)
+    for how, within in ((signal.SIGKILL, 2), (signal.SIGSTOP, 7)):
+        with serving(program, golden, env, 2, "columns", "cuda") as (job, port, pids):
+            if health_of(port)[0] != 200:
+                print("the server has not started")
+                return 1
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/props", timeout=5) as reply:
+                backend = json.loads(reply.read())["backend"]
+            start = time.monotonic()
+            found = answers_of(port)
+            took = time.monotonic() - start
+            good, said, begun = lose_a_rank(job, port, pids, 1, how, within)
+        same = found == expected and text.startswith(begun[:len(text)])
+        failed += not (good and same and "with NCCL" in backend)
+        print(f"{backend}: {len(found)} answers {'of' if same else 'NOT of'} one process in {took:.1f} s; {said}{'' if good else ' (WRONG)'}")
     return failed
 
 
@@ -400,7 +490,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("program")
     parser.add_argument("golden", type=pathlib.Path)
-    parser.add_argument("what", choices=["bits", "presets", "faults", "server"])
+    parser.add_argument("what", choices=["bits", "presets", "faults", "server", "nccl"])
     parser.add_argument("--cases", help="presets: the program that runs them")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2])
     parser.add_argument("--which", choices=["some", "all"], default="all", help="presets: of the drafters, caches and rules")
@@ -417,6 +507,9 @@ def main():
             return 1 if check_presets(args.program, args.golden, args.cases, args.ranks, args.which, env) else 0
         if args.what == "server":
             return 1 if check_server(args.program, args.golden, env) else 0
+        if args.what == "nccl":
+            found = check_nccl(args.program, args.golden, env)
+            return found if found in (0, SKIP) else 1
         return 1 if check_faults(args.program, args.golden, env, args.times) else 0
 
 

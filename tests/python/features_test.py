@@ -363,11 +363,12 @@ class Features(unittest.TestCase):
                         self.assertTrue(value.__doc__)
 
     def test_import_is_quick(self):
-        code = "import sys, time; t = time.perf_counter(); import specextend; print(time.perf_counter() - t, 'numpy' in sys.modules)"
-        seconds, numpy_there = min(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-                                   for _ in range(3))
-        print("import of specextend:", seconds, "s", file=sys.stderr)
-        self.assertEqual(numpy_there, "False")
+        code = "import sys, time; t = time.process_time(); import specextend; print(time.process_time() - t, 'numpy' in sys.modules)"
+        runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() for _ in range(3)]
+        seconds = min(float(run[0]) for run in runs)
+        print(f"import of specextend: {seconds:.3f} s of CPU time", file=sys.stderr)
+        self.assertLess(seconds, 0.2)  # CPU time, because the machine may be busy
+        self.assertEqual({run[1] for run in runs}, {"False"})
 
 
 if __name__ == "__main__":

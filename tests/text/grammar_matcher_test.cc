@@ -347,6 +347,18 @@ TEST(GrammarMatcher, CacheKeepsWhatSomebodyHolds) {
   EXPECT_TRUE(dropped.expired());
 }
 
+// Whoever steps requests does not pay for it: a mask that is not there yet would be cancelled.
+TEST(GrammarMatcher, CacheHasTheFirstMask) {
+  const TestVocabulary vocabulary;
+  const auto never = [] { return true; };
+  const char* const text = "root ::= [a-z]{1,9} \".\"";
+  GrammarMatcher alone(text, vocabulary.trie);
+  EXPECT_THROW(alone.mask(alone.start(), never), GrammarCancelled);
+  GrammarCache cache(vocabulary.trie, 1);
+  const auto held = cache.get(text);
+  EXPECT_EQ(*held->mask(held->start(), never), *alone.mask(alone.start()));
+}
+
 TEST(GrammarMatcher, CacheIsAskedByThreads) {
   const TestVocabulary vocabulary;
   GrammarCache cache(vocabulary.trie, 2);

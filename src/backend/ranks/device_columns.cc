@@ -57,7 +57,11 @@ void RankedBackend::link_devices(Ranks& ranks, RankedBackend* backend) {
   message.get_all(id);
   if (must) fail("SPECEXTEND_NCCL=on: {}", why);
   if (!backend) return;
-  if (why.empty()) link->join(id, ranks.rank(), ranks.size());
+  backend->watch_.reset();
+  if (why.empty()) {
+    backend->watch_ = std::make_unique<LinkWatch>(comm, *link);
+    link->join(id, ranks.rank(), ranks.size());
+  }
   backend->link_ = why.empty() ? link : nullptr;
   backend->way_ = why.empty() ? " with " + link->name() : " through host memory: " + why;
   backend->record_steps(why.empty());

@@ -41,6 +41,9 @@ RankedBackend::RankedBackend(std::unique_ptr<Backend> own, std::shared_ptr<Ranks
     : ForwardingBackend(std::move(own)), ranks_(std::move(ranks)), host_memory_(right_->host_memory()) {}
 
 RankedBackend::~RankedBackend() {
+  try {
+    if (link_) right_->wait();  // as long as somebody watches
+  } catch (const std::exception&) {}
   if (!ranks_->leads()) return;
   try {
     ranks_->begin(RankCommand::kClose);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/forwarding_backend.h"
+#include "backend/ranks/link_watch.h"
 #include "backend/ranks/ranks.h"
 
 namespace sx {
@@ -96,6 +97,7 @@ class RankedBackend final : public ForwardingBackend {
   size_t query_size_ = 0;
   float* attended_ = nullptr;  // what this rank's heads give for a drafter
   size_t attended_size_ = 0;
+  std::unique_ptr<LinkWatch> watch_;  // of link_; ends first
 };
 
 }  // namespace sx

@@ -362,6 +362,10 @@ std::shared_ptr<GrammarMatcher> GrammarCache::get(const std::string& gbnf) {
     }
   }
   matcher = std::make_shared<GrammarMatcher>(gbnf, trie_);
+  // The first mask, too, is made where nobody else waits.
+  try {
+    matcher->mask(matcher->start());
+  } catch (const Error&) {}  // whoever asks for that mask is told again
   const std::lock_guard lock(mutex_);
   if (auto other = find(gbnf)) matcher = std::move(other);  // another thread was faster: all get one
   keep(gbnf, matcher);

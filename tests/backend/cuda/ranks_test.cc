@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <numeric>
 
 #include "backend/cuda/subject.h"
 #include "comm/thread_ranks.h"
@@ -39,6 +38,8 @@ class LinkedFar final : public FarBackend, public DeviceLink {
     EXPECT_EQ(rank, comm_->rank());
     EXPECT_EQ(size, comm_->size());
   }
+  void give_up(const std::string& why) noexcept override { comm_->abort(why); }
+  void check() const override {}  // every exchange is over when it returns
   void exchange(std::span<const Part> out, std::span<const Part> in) override {
     std::vector<Outgoing> sent;
     std::vector<Incoming> received;
@@ -235,85 +236,6 @@ TEST(FarRanks, MessagesAndTime) { measure_tokens(kFar, 4, 1); }
 TEST(CudaRanks, MessagesAndTime) {
   if (const std::string why = why_no_cuda(); !why.empty()) GTEST_SKIP() << why;
   measure_tokens(kCuda, 64, 7);
-}
-
-// NCCL itself, as far as one GPU goes: a message of a rank to itself inside a recorded step, which replays it.
-TEST(CudaLink, AMessageIsPartOfARecordedStep) {
-  if (const std::string why = why_no_cuda(); !why.empty()) GTEST_SKIP() << why;
-  auto backend = make_cuda_backend({});
-  DeviceLink& link = *backend->link();
-  if (const auto offer = link.offer(); !offer.why_not.empty()) GTEST_SKIP() << offer.why_not;
-  StepLimits limits;
-  limits.rows = 4, limits.width = 64, limits.context = 64, limits.outputs = 4, limits.vocab = 64;
-  backend->reserve(limits);
-  link.join(link.new_id(), 0, 1);
-  std::printf("%s\n", link.name().c_str());
-  constexpr size_t kCount = 1000;
-  float *from = backend->allocate(kCount, "from"), *to = backend->allocate(kCount, "to");
-  const std::vector<Token> tokens{1};
-  const std::vector<int32_t> positions{0};
-  const SeqRows seq{.first_row = 0, .rows = 1, .slot = 0, .history = 0};
-  std::vector<float> sent(kCount), got(kCount);
-  for (int turn = 0; turn < 3; ++turn) {
-    std::iota(sent.begin(), sent.end(), float(1000 * turn));
-    backend->upload(from, sent.data(), kCount);
-    int calls = 0;
-    backend->run({.tokens = tokens, .positions = positions, .seqs = std::span(&seq, 1), .outputs = {}},
-                 {&tokens, nullptr, nullptr, 0}, [&] {
-                   ++calls;
-                   const DeviceLink::Part out{0, from, kCount}, in{0, to, kCount};
-                   link.exchange(std::span(&out, 1), std::span(&in, 1));
-                 });
-    backend->download(got.data(), to, kCount);
-    EXPECT_EQ(got, sent);
-    EXPECT_EQ(calls, turn == 0 ? 1 : 0);
-  }
-}
-
-// What an exchange by NCCL adds to a recorded step: a rank with itself, which is all that one GPU allows. Between GPUs
-// the way to the other one comes on top.
-TEST(CudaLink, TimeOfARecordedMessage) {
-  if (const std::string why = why_no_cuda(); !why.empty()) GTEST_SKIP() << why;
-  auto backend = make_cuda_backend({});
-  DeviceLink& link = *backend->link();
-  if (const auto offer = link.offer(); !offer.why_not.empty()) GTEST_SKIP() << offer.why_not;
-  StepLimits limits;
-  limits.rows = 4, limits.width = 64, limits.context = 64, limits.outputs = 4, limits.vocab = 64;
-  backend->reserve(limits);
-  link.join(link.new_id(), 0, 1);
-  constexpr size_t kCount = 8192;
-  constexpr int kRuns = 200;
-  float *from = backend->allocate(kCount, "from"), *to = backend->allocate(kCount, "to");
-  const std::vector<Token> tokens{1};
-  const std::vector<int32_t> positions{0};
-  const SeqRows seq{.first_row = 0, .rows = 1, .slot = 0, .history = 0};
-  std::vector<float> got(1);
-  const auto time = [&](int exchanges, const void* key) {
-    const auto run = [&] {
-      backend->run({.tokens = tokens, .positions = positions, .seqs = std::span(&seq, 1), .outputs = {}},
-                   {key, nullptr, nullptr, 0}, [&] {
-                     const DeviceLink::Part out{0, from, kCount}, in{0, to, kCount};
-                     for (int i = 0; i < exchanges; ++i) link.exchange(std::span(&out, 1), std::span(&in, 1));
-                   });
-    };
-    const auto finish = [&] { backend->download(got.data(), to, got.size()); };
-    std::vector<double> all;
-    run(), run(), finish();
-    for (int turn = 0; turn < 7; ++turn) {
-      const auto start = std::chrono::steady_clock::now();
-      for (int i = 0; i < kRuns; ++i) run();
-      finish();
-      all.push_back(microseconds_since(start) / kRuns);
-    }
-    return Times(all).best;
-  };
-  constexpr int kMany = 33;
-  const double few = time(1, &positions), many = time(kMany, &seq);
-  EXPECT_GT(few, 0);
-  std::printf(
-      "measured: %s, a rank with itself in a recorded step, %zu numbers: %.2f us for each exchange (%.1f us with 1, "
-      "%.1f us with %d)\n",
-      link.name().c_str(), kCount, (many - few) / (kMany - 1), few, many, kMany);
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ namespace sx::cpu {
 namespace {
 
 constexpr float kLn2 = 0.693147181f;
-constexpr int kWorthSharing = 8192;  // chunks of all heads; below, waking the others for the last step does not pay
+constexpr int kWorthSharingScores = 8192;  // chunks of all heads; below, waking the others for the last step does not pay
 
 struct Call {
   const KvScoreArgs& a;
@@ -171,7 +171,7 @@ void kv_score(const KvScoreArgs& a, Isa isa, ThreadPool& pool, ScoreScratch& scr
     const size_t at = static_cast<size_t>(h) * static_cast<size_t>(chunks);
     call.folds.share(call.maxima + at, a.out + at, chunks, a.kind == ScoreKind::kMass);
   };
-  if (a.heads * chunks >= kWorthSharing) pool.each(a.heads, share);
+  if (a.heads * chunks >= kWorthSharingScores) pool.each(a.heads, share);
   else
     for (int h = 0; h < a.heads; ++h) share(h);
 }

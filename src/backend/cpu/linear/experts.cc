@@ -9,7 +9,7 @@
 namespace sx::cpu {
 namespace {
 
-constexpr int kPieces = 6;           // of a pass over weights per thread
+constexpr int kExpertPieces = 6;     // of a pass over weights per thread
 constexpr size_t kLeast = 64 << 10;  // bytes of weights of a piece
 constexpr int kSmall = 1 << 13;      // elements below which a hand-over to other threads costs more than it saves
 
@@ -57,7 +57,7 @@ void ExpertsScratch::reserve(const StepLimits& limits, int threads) {
   active_.reserve(static_cast<size_t>(experts_));
   const int in = std::max(width_, ffn_);
   const size_t active = std::min(entries, static_cast<size_t>(experts_));
-  jobs_.reserve(4 * active + static_cast<size_t>(threads_ * kPieces));  // at most four parts each
+  jobs_.reserve(4 * active + static_cast<size_t>(threads_ * kExpertPieces));  // at most four parts each
   const size_t tiles = entries / static_cast<size_t>(kernels_->act_rows) + active + 1;
   x_ = Pages(entries * width * sizeof(float), "rows of experts");
   gate_up_ = Pages(entries * 2 * static_cast<size_t>(ffn_) * sizeof(float), "rows of experts");
@@ -201,7 +201,7 @@ class ExpertsCall {
     size_t total = 0;
     for (const int e : s_.active_)
       for (size_t p = 0; p < parts; ++p) total += work(e, matrix.parts()[size_t(e) * parts + p]);
-    const size_t piece = std::max(total / size_t(pool_.size() == 1 ? 1 : pool_.size() * kPieces), kLeast * 4);
+    const size_t piece = std::max(total / size_t(pool_.size() == 1 ? 1 : pool_.size() * kExpertPieces), kLeast * 4);
     s_.jobs_.clear();
     for (const int e : s_.active_)
       for (size_t p = 0; p < parts; ++p) {

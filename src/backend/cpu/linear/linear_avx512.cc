@@ -269,10 +269,9 @@ __attribute__((noinline)) void rows_tile(const LinearJob& job, int group, int st
 #pragma GCC unroll 2
       for (int g = 0; g < G; ++g) {
         const uint8_t* wg = w + static_cast<size_t>(g) * apart;
-        if (R <= 2)
 #pragma GCC unroll 10
-          for (int i = 0; i < F::kBytes; i += 64)
-            _mm_prefetch(reinterpret_cast<const char*>(wg + kAhead + i), _MM_HINT_T0);
+        for (int i = 0; i < F::kBytes; i += 64)
+          _mm_prefetch(reinterpret_cast<const char*>(wg + kAhead + i), _MM_HINT_T0);
         __m512i s[R];
         if constexpr (!kPer32) {
 #pragma GCC unroll 2

@@ -131,13 +131,6 @@ __device__ __forceinline__ void list_entries(const ExpertLists& lists, int32_t (
   }
 }
 
-__global__ void __launch_bounds__(kMostExperts) list_all_entries(const __grid_constant__ ExpertLists lists) {
-  __shared__ int32_t sums[2][kMostExperts];
-  let_next_start();
-  wait_for_previous();
-  list_entries(lists, sums);
-}
-
 // Both in one block, for few rows: a launch less, and the choices stay in L1.
 inline constexpr int kRouteThreads = 512;
 template <int kPerLane>

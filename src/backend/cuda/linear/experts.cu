@@ -15,6 +15,13 @@
 namespace sx::cuda {
 namespace {
 
+__global__ void __launch_bounds__(kMostExperts) list_all_entries(const __grid_constant__ ExpertLists lists) {
+  __shared__ int32_t sums[2][kMostExperts];
+  let_next_start();
+  wait_for_previous();
+  list_entries(lists, sums);
+}
+
 // A product of all experts: LinearTask of expert 0 and entry 0, and how far apart the others are. Blocks (tile, slots,
 // part): the active experts in slots y, y + gridDim.y, ..., and one or two parts of equal shape behind each other.
 struct ExpertsTask {

@@ -183,20 +183,26 @@ void CudaBackend::upload(float* to, const float* from, size_t count) {
   if (dry()) return;
   shadow_.of = nullptr;
   written(to);
+  const DeviceLink::Wait waits(link_.get());
   check(cudaMemcpyAsync(to, from, count * sizeof(float), cudaMemcpyHostToDevice, stream_), "upload");
-  wait();
+  check(cudaStreamSynchronize(stream_), "upload");
+  waits.check();
 }
 
 void CudaBackend::download(float* to, const float* from, size_t count) {
   bind();
   if (dry()) return;
+  const DeviceLink::Wait waits(link_.get());
   check(cudaMemcpyAsync(to, from, count * sizeof(float), cudaMemcpyDeviceToHost, stream_), "download");
-  wait();
+  check(cudaStreamSynchronize(stream_), "download");
+  waits.check();
 }
 
 void CudaBackend::wait() {
   bind();
+  const DeviceLink::Wait waits(link_.get());
   check(cudaStreamSynchronize(stream_), "waiting for the device");
+  waits.check();
 }
 
 int CudaBackend::padded(int rows) const { return in_step() && padding_ ? padded_rows(rows) : rows; }
@@ -205,6 +211,7 @@ void CudaBackend::run(const StepInputs& inputs, const StepKey& key, FunctionRef 
   bind();
   SX_ASSERT(!in_step());
   if (dry()) return;
+  if (link_) link_->check();
   struct Leave {  // also when the body throws
     CudaBackend& backend;
     ~Leave() { backend.step_ = nullptr, backend.shadow_.of = nullptr; }

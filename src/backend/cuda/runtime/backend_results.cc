@@ -237,6 +237,7 @@ void CudaBackend::retrieve_heads(const KvRetrieveArgs& a, RetrieveCall& call) {
 // learns that the stream is done.
 void CudaBackend::await_written(const void* words, size_t count) {
   const auto* word = static_cast<const volatile uint32_t*>(words);
+  const DeviceLink::Wait waits(link_.get());
   for (size_t i = 0, looks = 0; i < count;) {
     if (word[i] != kUnwritten) {
       ++i;
@@ -248,6 +249,7 @@ void CudaBackend::await_written(const void* words, size_t count) {
     if (status != cudaErrorNotReady) check(status, "waiting for the device");
   }
   std::atomic_thread_fence(std::memory_order_acquire);
+  waits.check();
 }
 
 // Sends the borders that the device does not have yet; a few of them travel in the launch parameters.

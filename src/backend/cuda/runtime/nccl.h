@@ -1,12 +1,11 @@
-// NCCL between the GPUs of several ranks. Its library is looked for and loaded when ranks want to be joined: nothing
-// links to it, and where it is missing rows travel through host memory.
+// NCCL on a CUDA device.
 #pragma once
 #include <cuda_runtime.h>
 
 #include <functional>
 #include <memory>
 
-#include "backend/device_link.h"
+#include "backend/nccl_link.h"
 
 namespace sx::cuda {
 
