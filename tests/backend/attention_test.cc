@@ -375,17 +375,17 @@ TEST(Attention, StaleCellsAreInvisible) {
   }
 }
 
-// Folds a block of head size 64 into a tile of three rows as attend() does.
+// Folds a block into a tile as attend() does.
 void fold_block(const AttentionKernels& kernels, float* state, const std::byte* query, const std::byte* keys,
-                const std::byte* values) {
-  std::vector<std::byte> k(size_t(kBlock) * 64 * 4 + 256), v(k.size());
+                const std::byte* values, int rows = 3, int padded = 64) {
+  std::vector<std::byte> k(size_t(kBlock) * size_t(padded) * 4 + 256), v(k.size());
   if (kernels.enter) kernels.enter();
   if (kernels.ready_keys) {
-    kernels.ready_keys(keys, keys, 64, k.data());
-    kernels.ready_values(values, values, 64, v.data());
+    kernels.ready_keys(keys, keys, padded, k.data());
+    kernels.ready_values(values, values, padded, v.data());
     keys = k.data(), values = v.data();
   }
-  kernels.fold({state, query, keys, values, 3, 64});
+  kernels.fold({state, query, keys, values, rows, padded});
   if (kernels.leave) kernels.leave();
 }
 
@@ -414,6 +414,52 @@ TEST(Attention, AnotherFoldOrderIsNoticed) {
     EXPECT_FALSE(same(fold_in({3, 2, 1, 0}).data(), out.data(), out.size())) << s.name();
     EXPECT_FALSE(same(fold_in({0, 2, 1, 3}).data(), out.data(), out.size())) << s.name();
   }
+}
+
+// A kernel may fold few rows with other instructions than many: with the same bits, those of numbers that are hardly
+// any included (AMX takes subnormal ones for zeros).
+TEST(Attention, RowsOfATileKeepTheirBitsWhateverTheirNumber) {
+  constexpr int kBlocks = 3;
+  for (int dim : {16, 64, 72, 128})
+    for (const Shape& s : kinds(1, 1, dim)) {
+      World w(s, 1, kSpan);
+      auto& store = static_cast<CpuKvStore&>(*w.store);
+      if (store.key_layout().record || store.value_layout().record) continue;
+      const int padded = store.key_layout().padded;
+      for (int c = 0; c < kBlocks * kBlock; ++c) {
+        auto x = token_vector(s, c);
+        for (int i = 0; i < dim; ++i) x[size_t(dim + i)] *= c % 5 == 0 ? 8.0f : 1.0f;
+        for (int i = 0; i < dim; ++i) x[size_t(2 * dim + i)] *= std::ldexp(1.0f, c / kBlock == 1 ? -118 - c % 9 : 0);
+        store_key(store.key_layout(), store.keys(0, 0, 0, c / kBlock), c % kBlock, &x[size_t(dim)]);
+        store_value(store.value_layout(), store.values(0, 0, 0, c / kBlock), c % kBlock, &x[size_t(2 * dim)]);
+      }
+      const auto& base = attention_kernels(store.key_layout(), store.value_layout(), s.isa);
+      std::vector<const AttentionKernels*> tables{&base};
+      if (base.shared) tables.push_back(base.shared);
+      std::vector<float> all;  // of a whole tile
+      for (const AttentionKernels* kernels : tables)
+        for (int rows = base.tile_rows; rows > 0; --rows) {
+          std::vector<std::byte> packed(query_bytes(base.tile_rows, padded));
+          std::vector<float> state(size_t(state_floats(base.tile_rows, padded)) + 16), out;
+          float* const at = state.data() + (64 - reinterpret_cast<uintptr_t>(state.data()) % 64) / sizeof(float);
+          reset_state(at, *kernels, padded);
+          for (int i = 0; i < rows; ++i)
+            kernels->pack(packed.data(), i, token_vector(s, 1000 + i).data(), dim, padded, w.scale());
+          for (int b : {1, 0, 2}) {
+            fold_block(*kernels, at, packed.data(), store.keys(0, 0, 0, b), store.values(0, 0, 0, b), rows, padded);
+            for (int i = 0; i < rows; ++i) {
+              out.resize(out.size() + size_t(dim) + 1);
+              kernels->finish(at, i, out.data() + out.size() - size_t(dim) - 1, dim, padded);
+              out.back() = at[i];  // the maximum: weights are rounded, so that they hardly show a score's last bit
+            }
+          }
+          if (all.empty()) all = out;
+          for (int step = 0; step < 3; ++step)
+            EXPECT_TRUE(same(all.data() + size_t(step * base.tile_rows * (dim + 1)),
+                             out.data() + size_t(step * rows * (dim + 1)), size_t(rows * (dim + 1))))
+                << s.name() << ", " << rows << " rows, block " << step;
+        }
+    }
 }
 
 }  // namespace
