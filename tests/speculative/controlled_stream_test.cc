@@ -255,9 +255,7 @@ TEST(ControlledStream, AHeadIsNoticedWhereATextTurnsEasy) {
                                  Machine{.level = 0.12, .node = 0.01}}) {
     const auto all = waits(machine, {.right = 0.05, .turns = 150, .then_right = 0.95}, Drafters::kBoth, 4);
     EXPECT_LE(all[all.size() / 2], 16) << machine.level << " " << machine.node;
-    if (machine.level + machine.node < 0.2) {
-      EXPECT_LE(all.back(), 32) << machine.level << " " << machine.node;
-    }
+    if (machine.level + machine.node < 0.2) { EXPECT_LE(all.back(), 32) << machine.level << " " << machine.node; }
   }
 }
 
