@@ -4,9 +4,9 @@
 // and the weights of a block are rounded to bf16; the sum l is that of the rounded weights.
 //
 // A tile of a few rows waits longer for tiles to be stored and loaded than it has to multiply, so it is folded by
-// vector instructions that add in the order of tdpbf16ps, to the bit: products of the even and of the odd elements of
-// 32 are summed apart, one after the other, then added to each other and to the result, and numbers that are not normal
-// are zeros. Threads count such numbers as zeros between enter() and leave().
+// vector instructions that add in the order of tdpbf16ps, to the bit: what the even and what the odd elements of 32
+// give is summed apart, one after the other, then added to each other and to the result, and numbers that are not
+// normal are zeros. Threads count such numbers as zeros between enter() and leave().
 //
 // The unit takes 16 cycles for an instruction, 256 for a block and a tile of head size 64. A row's softmax is vector
 // code on 4 registers; maxima and sums of 16 rows are reduced together by transposing them.
