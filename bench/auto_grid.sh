@@ -3,7 +3,7 @@
 #   bench/auto_grid.sh cpu   PROGRAM MODEL DATA OUT [SECONDS]   answers of 16, 64 and 256 tokens at T = 0, 0.8 and 1
 #   bench/auto_grid.sh batch PROGRAM MODEL DATA OUT [SECONDS]   batches of 1 to 32 behind 2K tokens
 #   bench/auto_grid.sh long  PROGRAM MODEL DATA OUT [SECONDS]   self and auto without any other draft behind 7.5K and 15K tokens
-# DATA   short.jsonl (and for cpu long.jsonl) of bench/make_eval_data.py
+# DATA   a folder with short.jsonl and long.jsonl (cpu), batch.jsonl (batch) or far.jsonl (long), of bench/make_eval_data.py
 # OUT    gets a folder for each piece, with results.jsonl and report.html, and cells.txt (bench/eval_cells.py)
 # Environment: SX_FLAGS for all commands (-t 8, --device cuda), SX_HEAD an EAGLE-3 head and SX_SMALL a draft model (the shipped ones), SX_BATCHES,
 # SX_LENGTH, SX_CONTEXT, SX_NEW, SX_REPETITIONS for smaller grids of batch and long.

@@ -194,7 +194,9 @@ TEST_F(FarNccl, ALostRankGivesRequestsAnError) {
       auto ranks = std::make_unique<ThreadRanks>(size, RankSplit::kColumns, far_rank);
       Clock::time_point said;
       std::thread watch([&] {  // as a RankMonitor would
-        while (stand_in().lost() == lost_before) std::this_thread::sleep_for(1ms);
+        const auto start = Clock::now();
+        while (stand_in().lost() == lost_before && seconds_since(start) < 60) std::this_thread::sleep_for(1ms);
+        EXPECT_GT(stand_in().lost(), lost_before) << "no rank has fallen silent";
         std::this_thread::sleep_for(50ms);
         said = Clock::now();
         ranks->first().comm().abort(kLostRank);
@@ -209,7 +211,7 @@ TEST_F(FarNccl, ALostRankGivesRequestsAnError) {
       watch.join();
       EXPECT_THAT(error, HasSubstr(kLostRank)) << size << " ranks, after " << after;
       EXPECT_GE(failed, said) << "it has not waited";
-      EXPECT_LT(std::chrono::duration<double>(failed - said).count(), 2);
+      EXPECT_LT(std::chrono::duration<double>(failed - said).count(), 10);
       ASSERT_LE(logits.size(), expected.size());
       EXPECT_EQ(logits.empty(), after < 100) << "lost where nothing is learnt from it";
       EXPECT_EQ(std::memcmp(logits.data(), expected.data(), logits.size() * sizeof(float)), 0);
@@ -218,7 +220,7 @@ TEST_F(FarNccl, ALostRankGivesRequestsAnError) {
       }
       engine.reset();
       ranks.reset();  // the other ranks come back as well
-      EXPECT_LT(seconds_since(said), 5);
+      EXPECT_LT(seconds_since(said), 10);
       EXPECT_EQ(stand_in().aborted() - aborted_before, size);
     }
 }
