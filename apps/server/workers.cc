@@ -3,15 +3,19 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace sx::server {
 namespace {
 
-constexpr int kNiceness = 10;  // about a tenth of the share of other threads
+constexpr int kNicer = 10;  // about a tenth of the share of other threads
 
 // Linux has a niceness for each thread. Without the call the work is done all the same.
-void make_way() { (void)setpriority(PRIO_PROCESS, id_t(gettid()), kNiceness); }
+void make_way() {
+  const auto self = id_t(gettid());
+  (void)setpriority(PRIO_PROCESS, self, std::min(19, getpriority(PRIO_PROCESS, self) + kNicer));
+}
 
 }  // namespace
 

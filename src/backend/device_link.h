@@ -30,7 +30,8 @@ class DeviceLink {
   virtual std::string name() const = 0;  // "NCCL 2.27.3"
   virtual Offer offer() = 0;
   virtual std::vector<std::byte> new_id() = 0;  // one rank makes it, all join with it
-  // All ranks at the same time. Throws sx::Error.
+  // All ranks at the same time. Throws sx::Error. A rank that is lost meanwhile may leave the others in it: only the
+  // communicator's on_lost ends that.
   virtual void join(std::span<const std::byte> id, int rank, int size) = 0;
   // Sends and receives all of these at the same time.
   virtual void exchange(std::span<const Part> out, std::span<const Part> in) = 0;

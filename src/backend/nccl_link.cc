@@ -176,10 +176,14 @@ class NcclLink final : public DeviceLink {
   // is lost, and then nothing else ends that.
   void abort() noexcept {
     try {
-      const std::unique_lock hold(lock_, std::chrono::milliseconds(200));
-      if (!comm_) return;
+      Comm comm = nullptr;
+      {  // not while NCCL aborts: an exchange behind this one has to come to its check()
+        const std::unique_lock hold(lock_, std::chrono::milliseconds(200));
+        comm = comm_;
+      }
+      if (!comm) return;
       device_->bind();
-      nccl().abort(comm_);
+      nccl().abort(comm);
     } catch (const std::exception&) {}
   }
 

@@ -39,11 +39,11 @@ void CachedText::truncate(int length) {
   SX_ASSERT(can_return(length));
   const int held = this->length() + parts_.sequences->uncommitted(seq_);
   parts_.sequences->truncate(seq_, length);
-  forget_cells(*parts_.backend, *parts_.kv, seq_, length, held);
-  if (parts_.windows && length == 0) parts_.windows->forget(seq_);
   tokens_.resize(size_t(length));
+  if (parts_.windows && length == 0) parts_.windows->forget(seq_);
   for (const auto& spec : parts_.speculations)
     if (spec->drafter()) spec->drafter()->truncate(seq_, length);
+  forget_cells(*parts_.backend, *parts_.kv, seq_, length, held);  // last: where ranks are lost it throws
 }
 
 int CachedText::reuse(std::span<const Token> text, const Drafter* drafter, int again) {

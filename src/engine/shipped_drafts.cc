@@ -95,7 +95,7 @@ std::vector<std::string> wanted_kinds(const SpecOptions& options) {
   if (!options.json.empty()) method = json_string(parse_json(options.json, where), "method", where).value_or("");
   if (method == "medusa" || method == "longspec" || method == "dflash") return {method};
   if (method.ends_with("eagle3")) return {"eagle3"};  // also specextend-eagle3
-  if (method == "auto") return {"eagle3", "model"};   // a head has no prompt to read
+  if (method == "auto") return {"eagle3", "model"};   // a head reads no prompt by itself
   if (method == "eagle" || method == "eagle1" || method == "eagle2") return {"eagle1", "eagle3"};
   return {"model"};
 }

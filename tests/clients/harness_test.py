@@ -46,7 +46,7 @@ class Harness(bed.Bed):
         """The answer, the first call, the cities asked for, and the pieces of the stream."""
         model = OpenAIModel("tiny", api_base=self.server.url + "/v1", api_key="none", seed=seed, temperature=1.0, max_tokens=200)
         weather = Weather()
-        agent = ToolCallingAgent([weather, Answer()], model, stream_outputs=streamed, max_steps=12, verbosity_level=LogLevel.OFF)
+        agent = ToolCallingAgent([weather, Answer()], model, stream_outputs=streamed, max_steps=60, verbosity_level=LogLevel.OFF)
         with contextlib.redirect_stdout(io.StringIO()):
             pieces = list(agent.run("Is it warm in Oslo?", stream=True))
         steps = [step for step in agent.memory.steps if isinstance(step, ActionStep)]

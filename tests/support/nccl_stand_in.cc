@@ -18,6 +18,7 @@ namespace {
 constexpr int kSuccess = 0, kInvalidArgument = 4, kRemoteError = 6, kFloat32 = 7;
 
 std::atomic<int> g_silent{-1}, g_left{0}, g_lost{0}, g_received{0}, g_aborted{0}, g_error{kSuccess};
+std::atomic<bool> g_hold_aborts{false};
 
 // What the ranks of one communicator share.
 struct Job {
@@ -136,6 +137,7 @@ void nccl_stand_in_silence(int rank, int after) { g_left = after, g_silent = ran
 int nccl_stand_in_lost() { return g_lost; }
 int nccl_stand_in_received() { return g_received; }
 int nccl_stand_in_aborted() { return g_aborted; }
+void nccl_stand_in_hold_aborts(bool hold) { g_hold_aborts = hold, g_hold_aborts.notify_all(); }
 void nccl_stand_in_error(int code) { g_error = code; }
 
 struct UniqueId {
@@ -183,6 +185,7 @@ int ncclCommAbort(void* handle) {
   }
   comm->job->changed.notify_all();
   ++g_aborted;
+  g_hold_aborts.wait(true);
   return end(comm), kSuccess;
 }
 

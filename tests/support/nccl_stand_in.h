@@ -14,6 +14,8 @@ void nccl_stand_in_silence(int rank, int after);
 int nccl_stand_in_lost();
 int nccl_stand_in_received();
 int nccl_stand_in_aborted();
+// Whether ncclCommAbort waits, as NCCL's does while recorded steps refer to the communicator.
+void nccl_stand_in_hold_aborts(bool hold);
 // What ncclCommGetAsyncError says from now on.
 void nccl_stand_in_error(int code);
 }

@@ -64,7 +64,7 @@ struct StandIn {
     };
     find("nccl_stand_in_wait", wait), find("nccl_stand_in_silence", silence), find("nccl_stand_in_lost", lost);
     find("nccl_stand_in_received", received), find("nccl_stand_in_aborted", aborted);
-    find("nccl_stand_in_error", error);
+    find("nccl_stand_in_error", error), find("nccl_stand_in_hold_aborts", hold_aborts);
   }
   decltype(&nccl_stand_in_wait) wait;
   decltype(&nccl_stand_in_silence) silence;
@@ -72,6 +72,7 @@ struct StandIn {
   decltype(&nccl_stand_in_received) received;
   decltype(&nccl_stand_in_aborted) aborted;
   decltype(&nccl_stand_in_error) error;
+  decltype(&nccl_stand_in_hold_aborts) hold_aborts;
 };
 const StandIn& stand_in() {
   static const StandIn one;
@@ -223,6 +224,21 @@ TEST_F(FarNccl, ALostRankGivesRequestsAnError) {
       EXPECT_LT(seconds_since(said), 10);
       EXPECT_EQ(stand_in().aborted() - aborted_before, size);
     }
+}
+
+// A host that is still enqueuing when a rank is lost has to hear of it, though NCCL's abort waits for its recorded steps.
+TEST(FarNccl, AnExchangeDoesNotWaitForAnAbort) {
+  NcclFar far(0);
+  far.join(far.new_id(), 0, 1);
+  const int before = stand_in().aborted();
+  stand_in().hold_aborts(true);
+  far.give_up(kLostRank);
+  for (int i = 0; i < 5000 && stand_in().aborted() == before; ++i) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(stand_in().aborted(), before + 1);
+  auto error = std::async(std::launch::async, [&] { return error_of([&] { far.exchange({}, {}); }); });
+  EXPECT_EQ(error.wait_for(10s), std::future_status::ready) << "it waits for the abort";
+  stand_in().hold_aborts(false);
+  EXPECT_THAT(error.get(), HasSubstr(kLostRank));
 }
 
 // A link that only says what a test wants.

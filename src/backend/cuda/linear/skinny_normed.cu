@@ -92,8 +92,8 @@ bool linear_normed_serves(const NormArgs& norm, const CudaMatrix& matrix, int ro
   if (norm.centred || (norm.stride != 0 && norm.stride != norm.width) || norm.width > kMostWidth ||
       norm.width % 8 != 0 || rows > kMostRows || matrix.segments().size() != 1)
     return false;
-  const WeightSegment& segment =
-      matrix.segments()[0];  // with more outputs the blocks would read more rows than weights
+  const WeightSegment& segment = matrix.segments()[0];
+  // With more outputs the blocks would read more rows than weights.
   return segment.quantised() && divide_up(segment.out, kTileOut) <= 3 * kDevice;
 }
 

@@ -211,10 +211,11 @@ void CudaBackend::run(const StepInputs& inputs, const StepKey& key, FunctionRef 
   bind();
   SX_ASSERT(!in_step());
   if (dry()) return;
-  if (link_) link_->check();
+  const DeviceLink::Wait waits(link_.get());  // copies and launches may wait for the device
+  waits.check();
   struct Leave {  // also when the body throws
     CudaBackend& backend;
-    ~Leave() { backend.step_ = nullptr, backend.shadow_.of = nullptr; }
+    ~Leave() { backend.step_ = nullptr, backend.shadow_.of = nullptr, backend.deferred_.x = nullptr; }
   } leave{*this};
   shadow_.of = unwritten_ = nullptr, deferred_.x = nullptr;
   padding_ = !inputs.prompt;

@@ -157,7 +157,7 @@ cudaGraphExec_t CudaBackend::record_loop(const TreeGrowthArgs& a, FunctionRef bo
 cudaGraphExec_t CudaBackend::record_tree_growth(const TreeGrowthArgs& a, StepInputs& step, FunctionRef body) {
   struct Leave {
     CudaBackend& backend;
-    ~Leave() { backend.step_ = nullptr, backend.shadow_.of = nullptr; }
+    ~Leave() { backend.step_ = nullptr, backend.shadow_.of = nullptr, backend.deferred_.x = nullptr; }
   } leave{*this};
   Token tokens[kLevelRows] = {};
   int32_t positions[kLevelRows] = {}, outputs[kLevelRows] = {};
@@ -168,7 +168,7 @@ cudaGraphExec_t CudaBackend::record_tree_growth(const TreeGrowthArgs& a, StepInp
   step.prompt = false;
   step_ = &step;
   for (;;) {
-    shadow_.of = nullptr;
+    shadow_.of = unwritten_ = nullptr, deferred_.x = nullptr;
     const PlainLaunches plain(plain_loops_);
     try {
       return record_loop(a, body);
