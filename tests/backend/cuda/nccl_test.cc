@@ -226,8 +226,9 @@ TEST_F(FarNccl, ALostRankGivesRequestsAnError) {
     }
 }
 
-// A host that is still enqueuing when a rank is lost has to hear of it, though NCCL's abort waits for its recorded steps.
-TEST(FarNccl, AnExchangeDoesNotWaitForAnAbort) {
+// A host that is still enqueuing when a rank is lost has to hear of it, though NCCL's abort waits for its recorded
+// steps.
+TEST_F(FarNccl, AnExchangeDoesNotWaitForAnAbort) {
   NcclFar far(0);
   far.join(far.new_id(), 0, 1);
   const int before = stand_in().aborted();

@@ -1,5 +1,5 @@
-// A few rows of a tile by vector instructions, with the bits of tdpbf16ps; attention_amx.cc says in what order they add.
-// Included inside its anonymous namespace.
+// A few rows of a tile by vector instructions, with the bits of tdpbf16ps; attention_amx.cc says in what order they
+// add. Included inside its anonymous namespace.
 constexpr int kFewRows = 6;
 
 SX_INLINE Vec even_of(__m512i x) { return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xffff, x, 16)); }
