@@ -89,17 +89,13 @@ class Gaps(WithServer):
         usual = statistics.median(quiet)
         for name, abuse in ABUSES.items():
             with self.subTest(name):
-                # On a busy machine a thread may wait for a core: what must not happen is a stop of the worker, twice.
-                for last in (False, True):
-                    gaps = []
-                    with self.watched(gaps):
-                        for status, _, answer in in_threads(2, lambda _: abuse(self.server)):
-                            self.assertIn(status, self.STATUSES.get(name, {400}), answer)
-                    most, p95 = max(3 * max(quiet), 3 * usual, 0.5), max(3 * usual, 0.05)
-                    if last or (max(gaps) < most and sorted(gaps)[int(0.95 * len(gaps))] < p95):
-                        break
-                self.assertLess(max(gaps), most, name)
-                self.assertLess(sorted(gaps)[int(0.95 * len(gaps))], p95, name)
+                gaps = []
+                with self.watched(gaps):
+                    for status, _, answer in in_threads(2, lambda _: abuse(self.server)):
+                        self.assertIn(status, self.STATUSES.get(name, {400}), answer)
+                # On a busy machine a thread may wait for a core: what must not happen is a stop of the worker.
+                self.assertLess(max(gaps), max(3 * max(quiet), 3 * usual, 0.5), name)
+                self.assertLess(sorted(gaps)[int(0.95 * len(gaps))], max(3 * usual, 0.05), name)
 
     def test_a_stream_beside_idle_and_half_open_clients(self):
         gaps = []

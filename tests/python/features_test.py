@@ -367,7 +367,7 @@ class Features(unittest.TestCase):
         runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() for _ in range(3)]
         seconds = min(float(run[0]) for run in runs)
         print(f"import of specextend: {seconds:.3f} s of CPU time", file=sys.stderr)
-        self.assertLess(seconds, 0.5)  # CPU time: 0.1 on an idle machine; cold caches and shared cores cost more
+        self.assertLess(seconds, 0.2)  # CPU time, because the machine may be busy
         self.assertEqual({run[1] for run in runs}, {"False"})
 
 

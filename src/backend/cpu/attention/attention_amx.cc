@@ -236,9 +236,14 @@ SX_INLINE void rescale(const FoldArgs& a, const float* alpha) {
   }
 }
 
+// The even and the odd ones of 32 bf16 as floats.
+SX_INLINE Vec even_of(__m512i x) { return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xffff, x, 16)); }
+SX_INLINE Vec odd_of(__m512i x) {
+  return _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(int(0xffff0000u))));
+}
+
 // Weights of the rows, and their sums.
 SX_INLINE void weigh(const FoldArgs& a, Work& work) {
-  const __m512i upper = _mm512_set1_epi32(int(0xffff0000u));
   for (int i = 0; i < a.rows; ++i) {
     const Vec m = set1(a.state[i]);
     Vec sum[2];
@@ -247,8 +252,7 @@ SX_INLINE void weigh(const FoldArgs& a, Work& work) {
       const float* s = work.s[i] + h * kInner;
       const __m512i w = to_bf16(exp2_neg<false>(sub(load(s), m)), exp2_neg<false>(sub(load(s + 16), m)));
       _mm512_store_si512(work.w[h][i], w);
-      sum[h] = add(_mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xffff, w, 16)),
-                   _mm512_castsi512_ps(_mm512_and_si512(w, upper)));
+      sum[h] = add(even_of(w), odd_of(w));
     }
     store(work.lanes[i], add(sum[0], sum[1]));
   }
@@ -361,6 +365,7 @@ void finish(const float* state, int row, float* out, int dim, int padded) {
   for (int c = 0; c < dim; ++c) out[c] = (o[c] + 0.0f) * inverse;
 }
 
+// Of blocks that several tiles fold.
 constexpr AttentionKernels kReady = {.pack = pack,
                                      .fold = fold<fold_ready>,
                                      .merge = merge,
@@ -373,19 +378,17 @@ constexpr AttentionKernels kReady = {.pack = pack,
                                      .enter = enter,
                                      .leave = leave};
 
+constexpr AttentionKernels of_stored_blocks() {
+  AttentionKernels kernels = kReady;
+  kernels.fold = fold<fold_stored>;
+  kernels.ready_keys = kernels.ready_values = nullptr;
+  kernels.shared = &kReady;
+  return kernels;
+}
+
 }  // namespace
 
 extern const AttentionKernels kAttentionBf16;
-constexpr AttentionKernels kAttentionBf16 = {.pack = pack,
-                                             .fold = fold<fold_stored>,
-                                             .merge = merge,
-                                             .copy_row = copy_row,
-                                             .finish = finish,
-                                             .tile_rows = kRows,
-                                             .ready_keys = nullptr,
-                                             .ready_values = nullptr,
-                                             .shared = &kReady,
-                                             .enter = enter,
-                                             .leave = leave};
+constexpr AttentionKernels kAttentionBf16 = of_stored_blocks();
 
 }  // namespace sx::cpu::amx

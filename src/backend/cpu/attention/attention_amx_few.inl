@@ -2,10 +2,6 @@
 // add. Included inside its anonymous namespace.
 constexpr int kFewRows = 6;
 
-SX_INLINE Vec even_of(__m512i x) { return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xffff, x, 16)); }
-SX_INLINE Vec odd_of(__m512i x) {
-  return _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(int(0xffff0000u))));
-}
 SX_INLINE Vec widened(const uint16_t* x) {
   const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
   return even_of(_mm512_maskz_cvtepu16_epi32(0xffff, v));
