@@ -262,7 +262,7 @@ __global__ void fill_noise(uint32_t* words, size_t count, uint32_t pattern) {
 double time_shape(const Shape& shape, int context, int rows, std::string& plan,
                   HopperKernels kernels = HopperKernels::kBoth) {
   const size_t element = shape.type == DType::kQ8_0 ? 1 : 2;
-  const int capacity = context + 576;
+  const int capacity = (context + 576 + kCellBlock - 1) / kCellBlock * kCellBlock;
   const size_t layer_cells = size_t(shape.kv_heads) * size_t(capacity);
   const size_t layer = layer_cells * size_t(shape.head_dim) * element;
   const int layers = int(std::clamp<size_t>((size_t(320) << 20) / (2 * layer) + 1, 2, 64));

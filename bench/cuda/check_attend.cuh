@@ -70,32 +70,34 @@ struct Store {
   static constexpr int kLayers = 2;
   DType type;
   int slots, kv_heads, capacity, head_dim;
-  size_t cells;
+  size_t blocks, cells;           // blocks of a slot; cells of all
   std::vector<uint8_t> bytes[2];  // K, V
   std::vector<uint16_t> scales[2];
   std::vector<float> values[2];  // of the second layer
 
   Store(DType t, int slot_count, int kv, int cap, int dim)
       : type(t), slots(slot_count), kv_heads(kv), capacity(cap), head_dim(dim) {
-    cells = size_t(slots) * size_t(kv_heads) * size_t(capacity);
+    blocks = size_t(capacity + kCellBlock - 1) / kCellBlock;
+    cells = kLayers * size_t(slots) * size_t(kv_heads) * blocks * kCellBlock;
     for (int which = 0; which < 2; ++which) {
-      bytes[which].assign(kLayers * cells * size_t(head_dim) * (type == DType::kQ8_0 ? 1 : 2), 0xff);
-      scales[which].assign(type == DType::kQ8_0 ? kLayers * cells * size_t(head_dim / 32) : 1, 0xffff);
+      bytes[which].assign(cells * size_t(head_dim) * (type == DType::kQ8_0 ? 1 : 2), 0xff);
+      scales[which].assign(type == DType::kQ8_0 ? cells * size_t(head_dim / 32) : 1, 0xffff);
       values[which].assign(cells * size_t(head_dim), NAN);
     }
   }
   size_t cell(int slot, int head, int at) const {
-    return (size_t(slot) * size_t(kv_heads) + size_t(head)) * size_t(capacity) + size_t(at);
+    const size_t block = size_t(slot) * blocks + size_t(at / kCellBlock);
+    return ((block * kLayers + 1) * size_t(kv_heads) + size_t(head)) * kCellBlock + size_t(at % kCellBlock);
   }
   void fill(int slot, int at) {
     for (int which = 0; which < 2; ++which) {
       for (int head = 0; head < kv_heads; ++head) {
-        const size_t here = cell(slot, head, at), stored = cells + here;
+        const size_t here = cell(slot, head, at);
         for (int d = 0; d < head_dim; ++d) {
           float& value = values[which][here * size_t(head_dim) + size_t(d)];
-          const size_t i = stored * size_t(head_dim) + size_t(d);
+          const size_t i = here * size_t(head_dim) + size_t(d);
           if (type == DType::kQ8_0) {
-            uint16_t& scale = scales[which][stored * size_t(head_dim / 32) + size_t(d / 32)];
+            uint16_t& scale = scales[which][here * size_t(head_dim / 32) + size_t(d / 32)];
             if (d % 32 == 0) scale = half_bits((1.5f + uniform()) / 127);
             const int q = below(255) - 127;
             bytes[which][i] = uint8_t(int8_t(q));
@@ -113,7 +115,7 @@ struct Store {
     const size_t row = size_t(head_dim) * (type == DType::kQ8_0 ? 1 : 2), groups = size_t(head_dim / 32);
     for (int which = 0; which < 2; ++which) {
       for (int head = 0; head < kv_heads; ++head) {
-        const size_t here = cells + cell(slot, head, at);
+        const size_t here = cell(slot, head, at);
         std::memset(&bytes[which][here * row], 0xff, row);
         if (type == DType::kQ8_0) std::memset(&scales[which][here * groups], 0xff, groups * 2);
       }
@@ -123,7 +125,7 @@ struct Store {
     const size_t row = size_t(head_dim) * (type == DType::kQ8_0 ? 1 : 2);
     for (int which = 0; which < 2; ++which) {
       for (int head = 0; head < kv_heads; ++head) {
-        const size_t a = cells + cell(to_slot, head, to), b = cells + cell(from_slot, head, from);
+        const size_t a = cell(to_slot, head, to), b = cell(from_slot, head, from);
         std::memcpy(&bytes[which][a * row], &bytes[which][b * row], row);
         if (type == DType::kQ8_0) {
           const size_t count = size_t(head_dim / 32);

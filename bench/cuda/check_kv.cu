@@ -23,8 +23,7 @@ struct HostKv {
   std::vector<uint8_t> k, w;
   std::vector<uint16_t> ks, ws;
   explicit HostKv(const cuda::KvView& view) : v(view) {
-    const size_t cells = size_t(v.layers) * v.layer_cells(), dim = size_t(v.head_dim),
-                 bytes = cells * dim * (v.type == DType::kQ8_0 ? 1 : 2);
+    const size_t cells = v.cells(), dim = size_t(v.head_dim), bytes = cells * dim * (v.type == DType::kQ8_0 ? 1 : 2);
     k = get<uint8_t>(v.k, bytes), w = get<uint8_t>(v.v, bytes);
     if (v.type == DType::kQ8_0)
       ks = get<uint16_t>(v.k_scale, cells * dim / 32), ws = get<uint16_t>(v.v_scale, cells * dim / 32);
@@ -47,8 +46,9 @@ struct HostKv {
     put();
   }
   size_t cell(int layer, int slot, int head, int c) const {
-    return ((size_t(layer) * size_t(v.slots) + size_t(slot)) * size_t(v.kv_heads) + size_t(head)) * size_t(v.capacity) +
-           size_t(c);
+    const size_t block = size_t(slot) * size_t(v.blocks()) + size_t(c / cuda::kCellBlock);
+    return ((block * size_t(v.layers) + size_t(layer)) * size_t(v.kv_heads) + size_t(head)) * cuda::kCellBlock +
+           size_t(c % cuda::kCellBlock);
   }
   float value(bool key, size_t cell, int e) const {
     const size_t i = cell * size_t(v.head_dim) + size_t(e);
@@ -424,8 +424,7 @@ void time_kv() {
   cuda::CudaKv full({8, kv_heads, dim, 1, 131072, DType::kBF16}, memory);  // 4 GB: layers rotate past L2
   cuda::CudaKv draft({1, kv_heads, dim, 1, 2048, DType::kBF16}, memory),
       deep({32, kv_heads, dim, 1, 4096, DType::kBF16}, memory);
-  cuda::KvView layer = full.view();
-  layer.layers = 1;
+  const cuda::KvView layer = full.view();
   std::vector<KvMove> gather, turned, runs, commit;
   for (int i = 0; i < 1024; ++i) gather.push_back({i * 100 + i % 32, i, 0}), turned.push_back({i * 100, i, i % 50 + 1});
   for (int i = 0; i < 1024; ++i)

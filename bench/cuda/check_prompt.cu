@@ -49,7 +49,10 @@ struct Buffer {  // device memory
 };
 
 constexpr int kLayers = 2, kSlots = 2, kLayer = 1, kSlot = 1, kFirstRow = 3;
-constexpr int kMostRows = 600, kUsed = 1513, kCapacity = 1531;  // cells: NaN from kUsed on and in other layers, slots
+constexpr int kMostRows = 600, kUsed = 1513, kCapacity = 1659;  // cells
+// Cells are NaN in other layers and slots, and behind the block of the last one used: the rest of that block is read.
+constexpr int kFinite = (kUsed + kCellBlock - 1) / kCellBlock * kCellBlock;
+constexpr size_t kBlocks = (kCapacity + kCellBlock - 1) / kCellBlock;
 
 uint16_t half_bits(Half half, float x) {
   if (half == Half::kBF16) return __bfloat16_as_ushort(__float2bfloat16_rn(x));
@@ -60,7 +63,7 @@ uint16_t half_bits(Half half, float x) {
 struct World {
   DType type;
   int head_dim, heads, kv_heads;
-  size_t cells = size_t(kLayers) * kSlots * size_t(kv_heads) * kCapacity;
+  size_t cells = size_t(kLayers) * kSlots * size_t(kv_heads) * kBlocks * kCellBlock;
   std::vector<float> k, v, q;  // as the kernels see them: k, v [kv_heads][kCapacity][head_dim]
   Buffer<std::byte> k_data, v_data;
   Buffer<uint16_t> k_scale, v_scale;
@@ -102,17 +105,19 @@ struct World {
   void make_store(std::vector<float>& values, Buffer<std::byte>& data, Buffer<uint16_t>& scale, std::mt19937& random) {
     std::normal_distribution<float> normal;
     const size_t d = size_t(head_dim), head_cells = size_t(kCapacity);
-    const size_t first = (size_t(kLayer) * kSlots + kSlot) * size_t(kv_heads) * head_cells;
     values.assign(size_t(kv_heads) * head_cells * d, 0.f);
     std::vector<uint16_t> halves(data.count / 2, 0x7fff), scales(scale.count, 0x7fff);  // NaN as bf16 and as f16
     std::vector<int8_t> bytes(data.count, 1);
     for (size_t cell = 0; cell < size_t(kv_heads) * head_cells; cell++) {
-      if (cell % head_cells >= size_t(kUsed)) continue;
+      const size_t head = cell / head_cells, c = cell % head_cells;
+      if (c >= size_t(kFinite)) continue;
+      const size_t block = (kSlot * kBlocks + c / kCellBlock) * kLayers + kLayer;
+      const size_t stored = (block * size_t(kv_heads) + head) * kCellBlock + c % kCellBlock;
       for (size_t i = 0; i < d; i++) {
-        const size_t at = (first + cell) * d + i;
+        const size_t at = stored * d + i;
         float& value = values[cell * d + i];
         if (type == DType::kQ8_0) {
-          uint16_t& bits = scales[(first + cell) * (d / 32) + i / 32];
+          uint16_t& bits = scales[stored * (d / 32) + i / 32];
           if (i % 32 == 0) bits = half_bits(Half::kF16, 0.01f + 0.01f * float(random() % 1000) / 1000.f);
           bytes[at] = int8_t(int(random() % 255) - 127);
           value = __half2float(__ushort_as_half(bits)) * float(bytes[at]);

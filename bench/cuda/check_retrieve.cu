@@ -24,9 +24,7 @@ std::vector<int32_t> borders_of(int cells, int chunk) {
   return borders;
 }
 
-size_t store_bytes(const cuda::KvView& v) {
-  return size_t(v.layers) * v.layer_cells() * size_t(v.head_dim) * (v.type == DType::kQ8_0 ? 1 : 2);
-}
+size_t store_bytes(const cuda::KvView& v) { return v.cells() * size_t(v.head_dim) * (v.type == DType::kQ8_0 ? 1 : 2); }
 
 // Everything in a store.
 std::vector<uint8_t> bytes_of(const cuda::KvView& v) {

@@ -9,7 +9,7 @@ mkdir -p "$folder"
 flags=(-std=c++20 -O3 -lineinfo -Isrc -Iinclude --expt-relaxed-constexpr -gencode=arch=compute_90a,code=sm_90a)
 sources=(src/backend/cuda/*/*.cu)
 for name in "${names[@]}"; do sources+=("bench/cuda/check_$name.cu"); done
-sources+=(src/backend/cuda/linear/matrix.cc src/tensor/blocks.cc src/tensor/dtype.cc src/tensor/quantise.cc src/kv/chunk_choice.cc
+sources+=(src/backend/cuda/linear/matrix.cc src/backend/cuda/runtime/device_units.cc src/backend/kv_units.cc src/tensor/blocks.cc src/tensor/dtype.cc src/tensor/quantise.cc src/kv/chunk_choice.cc
   src/base/error.cc)
 printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -I{} bash -c 'out="'"$folder"'/$(basename {}).o"; case {} in *.cc) g++ -std=c++20 -O2 -Isrc -Iinclude -I/usr/local/cuda/include -DFMT_HEADER_ONLY -c {} -o "$out";; *) nvcc '"${flags[*]}"' -c {} -o "$out";; esac >"$out.log" 2>&1 || { echo "FAILED {}"; grep -m5 error "$out.log"; }'
 status=0

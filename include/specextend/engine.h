@@ -91,6 +91,8 @@ struct GenerateOptions {
   std::vector<std::string> stop{};   // the text ends before the first of these
   bool ignore_end = false;           // go on after end-of-text tokens
   std::vector<Token> stop_tokens{};  // further tokens that end the text, also with ignore_end; they are not part of it
+  int min_tokens = 0;                // tokens of the answer before which neither an end-of-text token nor one of
+                                     // stop_tokens is chosen, unless a grammar leaves nothing else
   bool show_special = false;         // control tokens appear in the text
   bool speculate = true;             // false: this request decodes plainly
   std::string preset{};  // what to speculate with: one of EngineOptions::spec and more_specs; empty: the first
@@ -174,6 +176,7 @@ struct Finished {
   GenerateResult result;
   std::string error;          // why it failed, e.g. a grammar that turned out too ambiguous; empty: it did not
   bool models_fault = false;  // the error is the model's, e.g. logits that are no numbers, and not the request's
+  bool no_memory = false;     // the error is that the device has no memory for more of the text beside other texts
 };
 
 // Continuous batching: requests share passes of the model, and come and go at any time. Each result is what

@@ -24,6 +24,7 @@ struct KvGeometry {
   int capacity = 0;     // cells per slot (rounded up to whole blocks)
   KvTypes type{};       // each F32, F16, BF16, Q8_0, Q4_0 or Q4_1 (a device may have fewer)
   bool spread = false;  // of a model that is spread over ranks, as its cells are then
+  bool part = false;    // a rank's part of such a store
 };
 
 class KvStore {
@@ -93,6 +94,7 @@ class Backend {
   struct Use {
     std::string purpose;
     size_t bytes;
+    bool as_used = false;  // taken as it is used; where nothing is taken, what one whole context needs
   };
   virtual std::vector<Use> memory() const { return {}; }
   virtual DType default_kv_type() const = 0;

@@ -19,6 +19,11 @@ class KvSharing {
   virtual bool share(int from, int to, int cells) = 0;
   // A slot whose text begins anew leaves what it shares with others.
   virtual void leave(int slot) = 0;
+  // No more than the first `cells` cells of a slot are needed: memory behind them may be given back.
+  virtual void cut(int slot, int cells) { (void)slot, (void)cells; }
+  // Memory for the cells [0, end) of a slot, of which those from `first` on are about to be written. Ops ask for it
+  // themselves; who asks before knows whether they can. False: there is none.
+  virtual bool hold(int slot, int first, int end) { return (void)slot, (void)first, (void)end, true; }
   virtual KvUse use() const = 0;
 };
 

@@ -43,8 +43,10 @@ class Checksum {
 
 }  // namespace
 
-void copy_cells(Backend& backend, KvStore& kv, int from_slot, int to_slot, int count) {
-  if (auto* sharing = dynamic_cast<KvSharing*>(&kv); sharing && sharing->share(from_slot, to_slot, count)) return;
+bool copy_cells(Backend& backend, KvStore& kv, int from_slot, int to_slot, int count) {
+  if (count == 0) return true;
+  if (auto* sharing = dynamic_cast<KvSharing*>(&kv); sharing && sharing->share(from_slot, to_slot, count)) return true;
+  if (!hold_cells(kv, to_slot, 0, count)) return false;
   constexpr int kMoves = 512;  // at once
   std::vector<KvMove> moves;
   for (int first = 0; first < count; first += kMoves) {
@@ -52,6 +54,12 @@ void copy_cells(Backend& backend, KvStore& kv, int from_slot, int to_slot, int c
     for (int i = first; i < std::min(count, first + kMoves); ++i) moves.push_back({i, i, 0});
     backend.kv_move({&kv, &kv, from_slot, to_slot, moves});
   }
+  return true;
+}
+
+bool hold_cells(KvStore& kv, int slot, int first, int end) {
+  auto* sharing = dynamic_cast<KvSharing*>(&kv);
+  return !sharing || sharing->hold(slot, first, end);
 }
 
 void forget_cells(Backend& backend, KvStore& kv, int slot, int length, int held) {
@@ -61,7 +69,9 @@ void forget_cells(Backend& backend, KvStore& kv, int slot, int length, int held)
     const int first = length == 0 ? 0 : length + kKept;
     backend.kv_release(kv, {.slot = slot, .first_layer = 0, .layers = g.layers, .first = first, .end = g.capacity});
   }
-  if (auto* sharing = dynamic_cast<KvSharing*>(&kv); sharing && length == 0) sharing->leave(slot);
+  auto* sharing = dynamic_cast<KvSharing*>(&kv);
+  if (sharing && length == 0) sharing->leave(slot);
+  else if (sharing && held - length > kKept) sharing->cut(slot, length + kKept);
 }
 
 void write_bytes(std::ostream& to, const void* bytes, size_t count) {

@@ -16,7 +16,11 @@ void save_cells(Backend& backend, const KvStore& kv, int slot, int count, std::o
 int restore_cells(Backend& backend, KvStore& kv, int slot, int most, std::istream& from);
 
 // The first `count` cells of a slot become those of another of the same store, shared where the backend can do that.
-void copy_cells(Backend& backend, KvStore& kv, int from_slot, int to_slot, int count);
+// False: there is no memory for them, and the other slot has none of them.
+bool copy_cells(Backend& backend, KvStore& kv, int from_slot, int to_slot, int count);
+
+// KvSharing::hold(); a store that is none has all its memory.
+bool hold_cells(KvStore& kv, int slot, int first, int end);
 
 // A text whose cells were the first `held` of a slot has been cut to `length`. Where that leaves a good deal of memory
 // unused, it is given back.

@@ -56,7 +56,7 @@ struct StepInputs {
 // same ops on the same memory, so that a backend may record them once.
 struct StepKey {
   const void* owner = nullptr;  // the model
-  const void* kv = nullptr;     // the store
+  const void* kv = nullptr;     // the store whose cells it writes and reads, a KvStore
   const void* input = nullptr;  // further memory it reads
   uint64_t plan = 0;            // layers that are left out, windows
 };

@@ -74,7 +74,11 @@ std::unique_ptr<Backend> open_device(const EngineOptions& o) {
   quiet.startup_cache.clear();
   const EngineImpl sizes(quiet, std::move(counting), true);
   size_t bytes = 0, largest = 0;
-  for (const auto& use : counter.memory()) bytes += use.bytes, largest = std::max(largest, use.bytes);
+  for (const auto& use : counter.memory()) {
+    if (use.as_used) cuda.beside += use.bytes;
+    else bytes += use.bytes, largest = std::max(largest, use.bytes);
+  }
+  if (cuda.beside > 0) cuda.beside += 2 * kDriverSpare;  // what the driver takes meanwhile, and what stays for it
   cuda.counts_only = false;
   cuda.memory = bytes + kDeviceSpare + largest / 64;
   cuda.grows = true;
@@ -223,7 +227,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
             .cost_model = &cost_model_,
             .tokenizer = &tokenizer_->codec(),
             .speculations = speculations_,
-            .chunk = options_.chunk};
+            .chunk = options_.chunk,
+            .make_room = &make_room};
   round_ = std::make_unique<Round>(parts_);
   if (backend_->traits().records_steps) warm_up();
   // Probes and measurements ran in a slot that is nobody's yet.
@@ -306,10 +311,11 @@ bool EngineImpl::measure_when_idle() {
   }
   if (cost_rows_ == 0 || slot < 0) return false;
   const auto rows = idle_costs_.next(cost_model_, {cost_rows_, history}, now_ms());
-  if (!rows) return false;
+  if (!rows || !hold_cells(*kv_, slot, history, history + *rows)) return false;  // no text is forgotten for this
   SpeculationParts parts;
   parts.backend = backend_.get(), parts.target = model_.get(), parts.kv = kv_.get();
   const double ms = time_pass(parts, slot, *rows, history);
+  if (history == 0) forget_cells(*backend_, *kv_, slot, 0, 0);
   idle_costs_.timed(cost_model_, now_ms(), ms);
   return true;
 }

@@ -58,7 +58,8 @@ class EngineImpl : public Engine {
   const StartupCache& startup_cache() const { return *cache_; }
   int shared_prompt_rows() const { return shared_prompt_rows_; }  // prompt tokens of a step that decodes too
   const TokenCodec& codec() const { return tokenizer_->codec(); }
-  StepCosts costs() const;  // step_costs()
+  StepCosts costs() const;          // step_costs()
+  std::function<bool()> make_room;  // on_full_memory()
   bool measure_when_idle();
 
  private:

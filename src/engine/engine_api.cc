@@ -60,6 +60,15 @@ std::shared_ptr<const void> prepare_grammar(Engine& engine, const std::string& g
   return own ? own->grammars().get(gbnf) : nullptr;  // another engine compiles its grammars itself
 }
 
+std::shared_ptr<const void> prepared_grammar(Engine& engine, const std::string& gbnf) {
+  auto* own = dynamic_cast<EngineImpl*>(&engine);
+  return own ? own->grammars().known(gbnf) : nullptr;
+}
+
+void on_full_memory(Engine& engine, std::function<bool()> make_room) {
+  if (auto* known = dynamic_cast<EngineImpl*>(&engine)) known->make_room = std::move(make_room);
+}
+
 KvMemory kv_memory(const Engine& engine) {
   const auto* known = dynamic_cast<const EngineImpl*>(&engine);
   const auto* kv = known ? dynamic_cast<const KvSharing*>(known->parts().kv) : nullptr;

@@ -1,6 +1,7 @@
 // What sessions, requests and rounds share of an engine. An engine owns all of it and outlives them; a test makes its
 // own.
 #pragma once
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -22,8 +23,9 @@ struct EngineParts {
   CostModel* cost_model = nullptr;     // of the target's passes
   const TokenCodec* tokenizer = nullptr;
   std::span<const std::unique_ptr<Speculation>>
-      speculations;  // what requests may speculate with; the first is the default
-  int chunk = 512;   // rows of one pass over a prompt
+      speculations;                                  // what requests may speculate with; the first is the default
+  int chunk = 512;                                   // rows of one pass over a prompt
+  const std::function<bool()>* make_room = nullptr;  // on_full_memory()
 
   int vocab() const { return model->config().vocab; }
   int context() const { return sequences->capacity(); }

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
+#include "backend/kv_stream.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "tensor/finite.h"
@@ -10,6 +12,7 @@
 namespace sx {
 namespace {
 
+constexpr float kNever = -1e9f;    // the bias of tokens that must not be chosen yet
 constexpr size_t kUsualBytes = 8;  // of a token's text; more is taken if it is longer
 
 void check(const GenerateOptions& o, int vocab) {
@@ -31,6 +34,7 @@ void check(const GenerateOptions& o, int vocab) {
       fail("logit_bias of token {} is {}, expected a finite number, e.g. -100 to forbid it", token, value);
   }
   need(o.max_tokens >= -1, "max_tokens", o.max_tokens, "a number >= -1");
+  need(o.min_tokens >= 0, "min_tokens", o.min_tokens, "a number >= 0");
   need(o.draft_nodes >= -1, "draft_nodes", o.draft_nodes, "a number >= -1");
   need(o.draft_depth >= -1, "draft_depth", o.draft_depth, "a number >= -1");
 }
@@ -77,6 +81,7 @@ Generation::Generation(const Request& request, const EngineParts& engine, Parts 
       stops_(options_.stop),
       limit_(options_.max_tokens < 0 ? engine.context() : options_.max_tokens) {
   for (const auto& [token, value] : options_.sampling.logit_bias) bias_.push_back({token, value});
+  if (options_.min_tokens > 0) forbid_ends();
   drafts_ = spec_.drafter() && options_.speculate && options_.preset != kNoSpeculation;
   most_nodes_ = options_.draft_nodes < 0 ? spec_.nodes() : std::min(spec_.nodes(), options_.draft_nodes);
   most_depth_ = options_.draft_depth < 0 ? spec_.depth() : std::min(spec_.depth(), options_.draft_depth);
@@ -92,13 +97,30 @@ Generation::Generation(const Request& request, const EngineParts& engine, Parts 
   // Preset auto works without its head, too: a text that is in the cache is not run again for that.
   const int again = spec_.planner().drafts_unread() ? kMaxChain : engine_.context();
   result_.timings.cached_tokens = text_.reuse(prompt_.first(scored() ? 0 : prompt_.size() - 1), drafter(), again);
+  along_ = reads_along();
   begin_decoding_if_prompt_done();
+}
+
+// A head that follows the larger part of the text already goes on: later requests of the session want that.
+bool Generation::reads_along() const {
+  const int known = text_.length(), rest = int(waiting().size());
+  return known > rest || spec_.planner().reads_along(rest, std::min(limit_, engine_.context() - int(prompt_.size())));
 }
 
 Generation::~Generation() {
   try {
     text_.drop_pending();
   } catch (const std::exception&) {}  // a rank is lost, and with it the job
+}
+
+void Generation::forbid_ends() {
+  std::vector<bool> ends(size_t(engine_.vocab()));
+  for (Token token = 0; token < engine_.vocab(); ++token) ends[size_t(token)] = engine_.tokenizer->is_end(token);
+  for (const Token token : options_.stop_tokens)
+    if (token >= 0 && token < engine_.vocab()) ends[size_t(token)] = true;
+  std::ranges::copy_if(bias_, std::back_inserter(first_bias_), [&](const auto& b) { return !ends[size_t(b.token)]; });
+  for (Token token = 0; token < engine_.vocab(); ++token)
+    if (ends[size_t(token)]) first_bias_.push_back({token, kNever});
 }
 
 void Generation::end(FinishReason reason) {
@@ -119,6 +141,31 @@ void Generation::fail_at(size_t position) {
 bool Generation::poll_cancelled() {
   if (!done_ && options_.cancelled && options_.cancelled()) end(FinishReason::kCancelled);
   return done_;
+}
+
+// Room is made by texts at rest first, then by this request's own draft.
+void Generation::hold_memory(int rows) {
+  if (done_) return;
+  const int length = text_.length();
+  const auto end = [&] { return length + (rows > 0 ? rows : (drafter() ? most_nodes_ : 0) + 1); };
+  const auto make_room = [&] { return engine_.make_room && *engine_.make_room && (*engine_.make_room)(); };
+  const auto give_up_draft = [&] {
+    Drafter* const d = drafter();
+    if (d) d->truncate(text_.seq(), 0);
+    drafts_ = false;
+    return d != nullptr;
+  };
+  while (!hold_cells(*engine_.kv, text_.seq(), length, end()))
+    if (!make_room() && !give_up_draft()) {
+      no_memory_ = true;
+      return fail(
+          fmt::format("the device's memory is full: {} tokens of this text are in it, and beside other texts "
+                      "there is no room for more",
+                      length));
+    }
+  Drafter* d = drafter();
+  const bool reads = decoding_ || (d && d->reads_target()) || !spec_.config().lazy;
+  if (d && reads && !d->hold(text_.seq(), end())) give_up_draft();
 }
 
 void Generation::end_if_exhausted() {
@@ -145,7 +192,13 @@ void Generation::score(int rows, int row) {
 }
 
 void Generation::finish_piece(int rows, const StepOutputs& outputs, int row) {
-  text_.append(waiting().first(size_t(rows)), outputs, row, drafter());
+  Drafter* const d = along_ ? drafter() : nullptr;
+  // Short pieces cost more for each token; a device is only told here what it does later.
+  const bool timed = d && d->reads_target() && d->follows(text_.seq(), text_.length()) && rows >= kMaxChain &&
+                     !engine_.backend->traits().records_steps;
+  const double start = now_ms();
+  text_.append(waiting().first(size_t(rows)), outputs, row, d);
+  if (timed) spec_.planner().observe_along(rows, now_ms() - start);
   if (broken_prompt_ > 0) fail_at(broken_prompt_);
   begin_decoding_if_prompt_done();
 }
@@ -155,7 +208,9 @@ void Generation::begin_decoding_if_prompt_done() {
   if (options_.on_prefill) options_.on_prefill(text_.length(), int(prompt_.size()) - 1);
   const bool finished = !poll_cancelled() && waiting().empty();
   if (!finished && !done_) return;
-  if (Drafter* d = drafter(); d && finished && !spec_.config().lazy)
+  const bool reads = finished && drafter() && !spec_.config().lazy;
+  if (reads) hold_memory();
+  if (Drafter* d = drafter(); d && reads && !done_)
     while (!d->prefill(text_.seq(), text_.tokens()) && !poll_cancelled()) {}
   engine_.backend->wait();
   prompt_end_ = now_ms();
@@ -180,8 +235,11 @@ double Generation::catch_up() {
 }
 
 TreeLimits Generation::tree_limits(int share) const {
-  const int room = engine_.context() - text_.length() - 1;
-  return {.nodes = std::min({most_nodes_, share, room}), .depth = std::min({most_depth_, remaining() - 1, room})};
+  const int room = grammar_ && grammar_->slow() ? 0 : engine_.context() - text_.length() - 1;
+  // One bias is that of a whole tree.
+  const int alike = may_end() ? room : options_.min_tokens - made() - 1;
+  return {.nodes = std::min({most_nodes_, share, room}),
+          .depth = std::min({most_depth_, remaining() - 1, room, alike})};
 }
 
 // What a grammar leaves no choice about needs no drafter. The bytes are certain, how the model spells them is not.
@@ -210,7 +268,7 @@ DraftTask Generation::draft_task(const RoundSlot& slot, int share) const {
   return {.seq = text_.seq(),
           .text = text_.tokens(),
           .sampling = &sampling_,
-          .bias = bias_,
+          .bias = bias(),
           .counts = window_.counts(),
           .limits = tree_limits(share),
           .tree = slot.tree,
@@ -230,7 +288,7 @@ void Generation::accept(RoundSlot& slot, const float* logits) {
                         .vocab = engine_.vocab(),
                         .position = text_.tokens().size(),
                         .sampling = &sampling_,
-                        .bias = bias_,
+                        .bias = bias(),
                         .window = &window_,
                         .draft_probs = slot.distributions,
                         .grammar = grammar_.get(),
@@ -250,6 +308,7 @@ bool Generation::show(const std::string& text) {
 bool Generation::grammar_failed(NodeId node) {
   const TreeGrammar::Failure* failure = grammar_->failure(node);
   if (!failure) return false;
+  no_memory_ = failure->no_memory;
   if (failure->why.empty()) end(FinishReason::kCancelled);
   else fail(failure->why);
   return true;

@@ -42,6 +42,7 @@ class Generation {
   bool decoding() const { return decoding_ && !done_; }
   const std::string& error() const { return error_; }
   bool models_fault() const { return models_fault_; }  // the error is not the request's
+  bool no_memory() const { return no_memory_; }        // nor is it here
   int remaining() const { return limit_ - made(); }
   int made() const { return int(result_.tokens.size()); }
   const CachedText& text() const { return text_; }
@@ -53,9 +54,13 @@ class Generation {
   // Whether it cannot draft: it has to read that first, or has not seen the target run it.
   bool unread() const { return behind() > kMaxChain || !drafter()->follows(text_.seq(), text_.length()); }
   SpeculationBudget& budget() { return budget_; }
+  double prompt_ms() const { return result_.timings.prompt_ms; }
 
   // Ends the request as cancelled if its owner says so; true if it has ended, now or before.
   bool poll_cancelled();
+  // Memory for the cells of so many rows behind the text, of a tree if there are none, and for those of the drafter.
+  // Where there is none for a drafter, the request goes on without it; where there is none at all, it ends.
+  void hold_memory(int rows = 0);
   // Ends the request if the context is full or its limit reached.
   void end_if_exhausted();
 
@@ -74,6 +79,13 @@ class Generation {
   // A round. Fills the slot with a tree of the pending token and of what the grammar leaves no choice about; `share`:
   // drafted nodes it may have.
   void begin_tree(RoundSlot& slot, int share);
+  // Whether its grammar has the next mask, or can make it before `until` (of now_ms()): only then may it be part of a
+  // round. need_mask(): the round makes it, however long that takes.
+  bool has_mask(double until) { return !grammar_ || grammar_->ready(until); }
+  bool grammar_lent() const { return grammar_ && grammar_->lent(); }
+  void need_mask() {
+    if (grammar_) grammar_->take_back();
+  }
   // What a drafter is asked for.
   DraftTask draft_task(const RoundSlot& slot, int share) const;
   // Drops nodes that the grammar forbids.
@@ -93,7 +105,11 @@ class Generation {
   bool show(const std::string& text);
   bool grammar_failed(NodeId node);
   void begin_decoding_if_prompt_done();
+  bool reads_along() const;
   TreeLimits tree_limits(int share) const;
+  bool may_end() const { return made() >= options_.min_tokens; }
+  std::span<const TokenBias> bias() const { return may_end() ? bias_ : first_bias_; }
+  void forbid_ends();
   void tell_round(const RoundSlot& slot, int accepted, const PhaseTimes& times, double plain_ms);
   void end(FinishReason reason);
   void fail(const std::string& why);
@@ -106,7 +122,7 @@ class Generation {
   Speculation& spec_;
   std::span<const Token> prompt_;
   Sampling sampling_;
-  std::vector<TokenBias> bias_;
+  std::vector<TokenBias> bias_, first_bias_;  // first: of tokens before which the text must not end
   PenaltyWindow window_;
   std::unique_ptr<TreeGrammar> grammar_;
   SpeculationBudget budget_;
@@ -116,7 +132,8 @@ class Generation {
   std::string error_;
   int limit_;
   int most_nodes_ = 0, most_depth_ = 0;  // of its trees
-  bool drafts_ = false, decoding_ = false, done_ = false, models_fault_ = false;
+  bool drafts_ = false, decoding_ = false, done_ = false, models_fault_ = false, no_memory_ = false;
+  bool along_ = true;         // its drafter sees the target read the prompt
   size_t broken_prompt_ = 0;  // position of the first token of the prompt without logits; 0: they all have some
   double start_ = 0, prompt_end_ = 0;
   std::vector<int32_t> parents_;  // working memory for on_round

@@ -40,7 +40,7 @@ void Round::begin(std::span<Generation* const> decoding, std::span<const PromptP
   for (size_t i = 0; i < decoding.size(); ++i) active_[i].request = decoding[i];
   prompts_.assign(prompts.begin(), prompts.end());
   with_prompts_ = !prompts.empty();
-  for (Generation* request : decoding) request->end_if_exhausted();
+  for (Generation* request : decoding) request->end_if_exhausted(), request->hold_memory();
   drop_finished();
 }
 
@@ -130,7 +130,10 @@ void Round::settle(int answering) {
 }
 
 void Round::add_prompts() {
-  std::erase_if(prompts_, [](const PromptPiece& p) { return p.request->poll_cancelled(); });
+  std::erase_if(prompts_, [](const PromptPiece& p) {
+    if (!p.request->poll_cancelled()) p.request->hold_memory(p.rows);
+    return p.request->done();
+  });
   for (PromptPiece& p : prompts_) {
     const CachedText& text = p.request->text();
     p.first_row = step_.add_prompt(text.seq(), text.length(), p.request->waiting().first(size_t(p.rows)));

@@ -46,7 +46,8 @@ void RoundDrafts::draft_with(Speculation& spec, std::span<RoundSlot> slots, int 
     const DraftAsker asker{.budget = slot.request->budget(),
                            .history = slot.history,
                            .remaining = slot.request->remaining(),
-                           .unread = slot.request->unread()};
+                           .unread = slot.request->unread(),
+                           .waited_ms = slot.request->prompt_ms()};
     const DraftGrant grant = spec.planner().grant(asker, spec.drafter()->level_ms(), task.limits);
     task.cheap_only = grant.cheap_only;
     task.model_depth = grant.model_depth;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/kv_stream.h"
 #include "base/error.h"
 #include "tensor/finite.h"
 
@@ -28,6 +29,12 @@ const float* SessionImpl::extend(std::span<const Token> tokens, int outputs) {
   const int rows = int(tokens.size()), history = length();
   for (int i = 0; i < rows; ++i) positions_[size_t(i)] = history + i;
   for (int i = 0; i < outputs; ++i) outputs_[size_t(i)] = rows - outputs + i;
+  while (!hold_cells(engine_.kv(), text_.seq(), history, history + rows)) make_room(history + rows);
+  Drafter* drafter = engine_.speculation().drafter();
+  if (drafter && drafter->reads_target() && !drafter->hold(text_.seq(), history + rows)) {
+    drafter->truncate(text_.seq(), 0);
+    drafter = nullptr;
+  }
   const SeqRows seq{.first_row = 0, .rows = rows, .slot = text_.seq(), .history = history};
   // Few rows, all of whose logits are wanted, are what verifying a draft is: they are run like that, not like a prompt.
   const bool prompt = outputs < rows || rows - 1 > engine_.device().max_depth();
@@ -37,7 +44,7 @@ const float* SessionImpl::extend(std::span<const Token> tokens, int outputs) {
                                                     .outputs = std::span(outputs_).first(size_t(outputs)),
                                                     .prompt = prompt},
                                                    engine_.kv());
-  text_.append(tokens, out, 0, engine_.speculation().drafter());
+  text_.append(tokens, out, 0, drafter);
   return out.logits;
 }
 

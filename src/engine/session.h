@@ -29,6 +29,8 @@ class SessionImpl : public Session {
   CachedText& cached_text() { return text_; }
 
  private:
+  // Throws sx::NoMemory where no text at rest can be forgotten for one of so many tokens.
+  void make_room(int length);
   // The text becomes these tokens, from the beginning.
   void read_again(std::span<const Token> tokens);
   // One step over a chain of tokens, which become history; logits of the last `outputs` rows.

@@ -12,6 +12,7 @@
 #include "backend/kv_stream.h"
 #include "base/error.h"
 #include "engine/session.h"
+#include "specextend/no_memory.h"
 
 namespace sx {
 namespace {
@@ -83,7 +84,9 @@ void pass_over(std::istream& from, uint64_t bytes) {
   if (uint64_t(from.gcount()) != bytes) fail("a saved session ends in the middle");
 }
 
+// A drafter without memory goes without what was saved.
 void restore_drafter(Drafter& drafter, SeqId seq, int cells, std::istream& from, uint64_t bytes) {
+  if (!drafter.hold(seq, cells)) return drafter.truncate(seq, 0), pass_over(from, bytes);
   PartReader part(from, bytes);
   std::istream in(&part);
   drafter.state().restore(seq, in, cells);
@@ -91,6 +94,12 @@ void restore_drafter(Drafter& drafter, SeqId seq, int cells, std::istream& from,
 }
 
 }  // namespace
+
+void SessionImpl::make_room(int length) {
+  if (engine_.make_room && engine_.make_room()) return;
+  throw NoMemory(
+      fmt::format("the device's memory is full: beside other texts there is no room for one of {} tokens", length));
+}
 
 void SessionImpl::copy_from(const Session& other, int length) {
   const auto* from = dynamic_cast<const SessionImpl*>(&other);
@@ -101,7 +110,10 @@ void SessionImpl::copy_from(const Session& other, int length) {
   if (!from->text_.can_return(length)) return read_again(from->text().first(size_t(length)));
   truncate(0);
   const SeqId other_seq = from->text_.seq(), seq = text_.seq();
-  copy_cells(engine_.device(), engine_.kv(), other_seq, seq, length);
+  while (!copy_cells(engine_.device(), engine_.kv(), other_seq, seq, length)) {
+    make_room(length);
+    if (from->length() < length) throw NoMemory("the text to take over has been forgotten to make room");
+  }
   text_.adopt(from->text().first(size_t(length)));
   if (WindowMemory* windows = engine_.parts().windows) windows->copied(seq, other_seq);
   for (const auto& spec : engine_.speculations())
@@ -156,6 +168,7 @@ void SessionImpl::restore(std::istream& from) {
     std::vector<Token> tokens(static_cast<size_t>(length));
     read_bytes(from, tokens.data(), tokens.size() * sizeof(Token));
     check_tokens(tokens, engine_.vocab());
+    while (!hold_cells(engine_.kv(), text_.seq(), 0, int(length))) make_room(int(length));
     const int cells = restore_cells(engine_.device(), engine_.kv(), text_.seq(), int(length), from);
     if (cells != length) fail("a saved session of {} tokens has {} cells", length, cells);
     text_.adopt(tokens);

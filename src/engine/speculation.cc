@@ -103,7 +103,8 @@ Speculation::Speculation(const SpecConfig& config, const SpeculationParts& parts
                                                                    .runs_model = runs_model(),
                                                                    .has_index = has_index(),
                                                                    .uses_costs = wants_costs_,
-                                                                   .controlled = config.controller});
+                                                                   .controlled = config.controller,
+                                                                   .is_head = parts.head != nullptr});
 }
 
 Speculation::~Speculation() = default;

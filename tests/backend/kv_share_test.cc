@@ -1,6 +1,9 @@
 // Slots of a KV store that share the physical memory of a common prefix: every slot reads what copies would have given
 // it, whoever writes, is cut, shares again or gives memory back, and one prefix costs one prefix.
 #include <gtest/gtest.h>
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
@@ -185,6 +188,38 @@ TEST(KvShare, OnePrefixCostsOnePrefix) {
   EXPECT_LT(nine, one + one / 3) << one;
   for (int slot = 0; slot < 9; ++slot) store.release({slot, 0, 8, 0, 8192});
   EXPECT_LT(proportional_bytes() - before, one / 4);
+}
+
+// What is mapped anew, with others or alone again, is spread like the memory that was there before.
+TEST(KvShare, KeepsToMemoryNodes) {
+  constexpr size_t kBytes = 65536;
+  constexpr int kCells = 8;
+  const std::vector<int> nodes{0, 4000};  // the second one no machine has
+  const Pages memory(4 * kBytes, "a test");
+  const auto interleaved = [&] {
+    size_t count = 0;
+    for (size_t extent = 0; extent < 4; ++extent) {
+      int mode = -1;
+      unsigned long mask[16] = {};
+      if (::syscall(SYS_get_mempolicy, &mode, mask, sizeof(mask) * 8, memory.data() + extent * kBytes, MPOL_F_ADDR) ==
+          0)
+        count += mode == MPOL_INTERLEAVE;
+    }
+    return count;
+  };
+  memory.interleave(nodes);
+  if (interleaved() == 0) GTEST_SKIP() << "this system does not tell where memory will be";
+  SharedExtents extents({.memory = memory.data(), .slots = 2, .extents = 2, .cells = kCells, .bytes = kBytes}, nodes);
+  std::memset(memory.data(), 7, 2 * kBytes);
+  extents.written(0, 0, 2 * kCells);
+  ASSERT_TRUE(extents.share(0, 1, 2 * kCells, nullptr));
+  EXPECT_EQ(interleaved(), 4u);
+  EXPECT_EQ(memory.data()[4 * kBytes - 1], std::byte{7});
+  for (int slot : {1, 0}) {
+    extents.release({.slot = slot, .first = 0, .end = 2 * kCells, .at = 0, .bytes = kBytes});
+    EXPECT_EQ(interleaved(), 4u) << slot;
+  }
+  EXPECT_EQ(memory.data()[0], std::byte{});
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 
 #include <sstream>
 
+#include "backend/registry.h"
+#include "engine/engine.h"
 #include "engine/session_origin.h"
 #include "specextend/specextend.h"
 #include "support/model_writer.h"
@@ -96,6 +98,23 @@ TEST_F(SessionStateTest, NamesWhatDiffers) {
   EXPECT_NE(why(other).find("Q8_0"), std::string::npos);
   other = here, other.model = "n";
   EXPECT_NE(why(other).find("model"), std::string::npos);
+}
+
+// Every set of this machine takes its own states and no other's.
+TEST_F(SessionStateTest, InstructionSetsAreNotMixed) {
+  const auto sets = cpu::available_isas();
+  std::vector<std::unique_ptr<EngineImpl>> engines;
+  std::vector<std::string> states;
+  for (const cpu::Isa isa : sets) {
+    engines.push_back(std::make_unique<EngineImpl>(options("fixed", 100), make_cpu_backend({1, isa})));
+    states.push_back(saved(*engines.back(), 20));
+  }
+  for (size_t from = 0; from < sets.size(); ++from)
+    for (size_t to = 0; to < sets.size(); ++to) {
+      const std::string why = refusal(*engines[to]->start(), states[from]);
+      EXPECT_EQ(why.find(isa_name(sets[from])) != why.npos, from != to) << why;
+      EXPECT_EQ(why.empty(), from == to) << why;
+    }
 }
 
 TEST_F(SessionStateTest, KvTypeIsNamed) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -231,6 +232,51 @@ TEST_F(ShippedDrafts, AutoRunsNoTextAgainForItsHead) {
     EXPECT_EQ(next.tokens, plain.tokens) << costs;
     EXPECT_GE(next.timings.cached_tokens, int(prompt.size()) - 2) << costs;
   }
+}
+
+// Nor does the head read a prompt along for an answer that cannot repay it; the index drafts alone then, also in later
+// answers of the session. The text stays the same, to the bit.
+TEST_F(ShippedDrafts, AutosHeadReadsNoPromptForAFewTokens) {
+  EngineOptions costs = options("auto");
+  costs.spec.settings = {{"cost-model", "on"}};
+  const auto engine = Engine::open(costs);
+  ASSERT_EQ(engine->options().spec.draft_model, eagle3);
+  std::vector<Token> prompt;
+  for (int i = 0; i < 120; ++i) prompt.push_back(Token(3 + i * 7 % 250));
+  struct Seen {
+    std::vector<Token> tokens;
+    std::vector<float> logits;
+    int unread = 0, rounds = 0;
+  };
+  const auto answer = [&](Session& session, const char* preset, int tokens) {
+    Seen out;
+    GenerateOptions how;
+    how.max_tokens = tokens, how.ignore_end = true, how.preset = preset;
+    how.sampling.temperature = 0.8f, how.sampling.seed = 3;
+    how.on_logits = [&](std::span<const float> row) { out.logits.insert(out.logits.end(), row.begin(), row.end()); };
+    how.on_round = [&](const RoundInfo& r) {
+      ++out.rounds, out.unread += r.decision.why == "the model has not read the text";
+    };
+    out.tokens = session.generate(prompt, how).tokens;
+    return out;
+  };
+  const auto same = [](const Seen& found, const Seen& expected) {
+    EXPECT_EQ(found.tokens, expected.tokens);
+    ASSERT_EQ(found.logits.size(), expected.logits.size());
+    EXPECT_EQ(std::memcmp(found.logits.data(), expected.logits.data(), found.logits.size() * sizeof(float)), 0);
+  };
+  const Seen few = answer(*engine->start(), "off", 8), many = answer(*engine->start(), "off", 60);
+  const auto session = engine->start();
+  const Seen without = answer(*session, "auto", 8), later = answer(*session, "auto", 60);
+  same(without, few), same(later, many);
+  EXPECT_GE(without.unread, without.rounds - 1) << "nothing is asked for before the last token";
+  EXPECT_GT(without.unread, 0);
+  EXPECT_GE(later.unread, later.rounds - 1);
+  session->truncate(0);
+  answer(*session, "auto", 0);  // the text is made ready for a later answer
+  const Seen with = answer(*session, "auto", 8);
+  same(with, few);
+  EXPECT_EQ(with.unread, 0);
 }
 
 TEST_F(ShippedDrafts, MustFitTheTarget) {

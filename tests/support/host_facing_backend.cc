@@ -59,7 +59,7 @@ void HostFacingBackend::get(float* host, const float* far, int rows, size_t stri
 }
 
 void HostFacingBackend::step(int rows, const Token* tokens, const int32_t* positions, std::span<const SeqRows> seqs,
-                             FunctionRef body) {
+                             const KvStore* kv, FunctionRef body) {
   need_rows(rows);
   const std::vector<Token> some_tokens(size_t(rows), 0);
   const std::vector<int32_t> some_positions(size_t(rows), 0);
@@ -74,7 +74,7 @@ void HostFacingBackend::step(int rows, const Token* tokens, const int32_t* posit
   // Chains that are too deep for a tree are prompts.
   for (const SeqRows& seq : inputs.seqs)
     inputs.prompt = inputs.prompt || (!seq.ancestors && seq.rows - 1 > right_->max_depth());
-  right_->run(inputs, {this, nullptr, nullptr, ++steps_}, body);
+  right_->run(inputs, {this, kv, nullptr, ++steps_}, body);
 }
 
 void HostFacingBackend::copy_rows(const CopyRowsArgs& args) {
@@ -91,7 +91,7 @@ void HostFacingBackend::embed(const EmbedArgs& args) {
   EmbedArgs a = args;
   const auto width = size_t(args.table.columns());
   a.out = room(0, args.rows, width);
-  step(args.rows, args.tokens, nullptr, {}, [&] { right_->embed(a); });
+  step(args.rows, args.tokens, nullptr, {}, nullptr, [&] { right_->embed(a); });
   get(args.out, a.out, args.rows, width);
 }
 
@@ -121,7 +121,7 @@ void HostFacingBackend::linear(const LinearArgs& args) {
 void HostFacingBackend::rope_table(const RopeTableArgs& args) {
   RopeTableArgs a = args;
   a.table = room(0, args.rows, size_t(args.dims));
-  step(args.rows, nullptr, args.positions, {}, [&] { right_->rope_table(a); });
+  step(args.rows, nullptr, args.positions, {}, nullptr, [&] { right_->rope_table(a); });
   get(args.table, a.table, args.rows, size_t(args.dims));
 }
 
@@ -133,7 +133,7 @@ void HostFacingBackend::rope_store(const RopeStoreArgs& args) {
   a.table = put(1, args.table, rows, size_t(args.dims));
   a.q_norm = put(2, args.q_norm, size_t(args.shape.head_dim));
   a.k_norm = put(3, args.k_norm, size_t(args.shape.head_dim));
-  step(rows, nullptr, nullptr, args.seqs, [&] { right_->rope_store(a); });
+  step(rows, nullptr, nullptr, args.seqs, args.kv, [&] { right_->rope_store(a); });
   get(args.qkv, a.qkv, rows, width);
 }
 
@@ -144,7 +144,7 @@ void HostFacingBackend::attend(const AttendArgs& args) {
   a.out = room(0, rows, width);
   a.q = put(1, args.q, rows, size_t(args.q_stride));
   a.sinks = put(2, args.sinks, size_t(args.shape.heads));
-  step(rows, nullptr, nullptr, args.seqs, [&] { right_->attend(a); });
+  step(rows, nullptr, nullptr, args.seqs, args.kv, [&] { right_->attend(a); });
   get(args.out, a.out, rows, width);
 }
 

@@ -48,8 +48,10 @@ class HostFacingBackend : public ForwardingBackend {
   float* put(size_t which, const float* host, size_t count) { return put(which, host, 1, count); }
   void get(float* host, const float* far, int rows, size_t stride);
   void need_rows(int rows);
-  // A step of these rows. Null tokens or positions are zeros; without sequences the rows are short chains.
-  void step(int rows, const Token* tokens, const int32_t* positions, std::span<const SeqRows> seqs, FunctionRef body);
+  // A step of these rows, of ops on `kv` if any. Null tokens or positions are zeros; without sequences the rows are
+  // short chains.
+  void step(int rows, const Token* tokens, const int32_t* positions, std::span<const SeqRows> seqs, const KvStore* kv,
+            FunctionRef body);
 
   std::vector<std::unique_ptr<float[]>> memory_;
   std::vector<Scratch> scratch_;

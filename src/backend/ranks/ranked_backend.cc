@@ -70,7 +70,7 @@ std::unique_ptr<KvStore> RankedBackend::make_kv(const KvGeometry& geometry) {
   }
   const RankShare layers = ranks_->layers(geometry.layers), heads = ranks_->kv_heads(geometry.kv_heads);
   KvGeometry own = geometry;
-  own.layers = layers.size(), own.kv_heads = heads.size(), own.spread = false;
+  own.layers = layers.size(), own.kv_heads = heads.size(), own.spread = false, own.part = true;
   const bool any = !layers.empty() && !heads.empty();
   return std::make_unique<RankedKv>(made_++, geometry, layers, heads, any ? right_->make_kv(own) : nullptr);
 }

@@ -91,8 +91,11 @@ void DraftCache::truncate(SeqId seq, int cells, int tokens) {
     s.noted = s.queries = 0;
   }
   s.ended = tokens;
+  // Memory may have been asked for before anything was written (hold).
+  if (moving() && cells == 0) forget_cells(*parts_.backend, *parts_.work, seq, 0, 0);
+  if (parts_.writes_full && (cells == 0 || cells < s.length))
+    forget_cells(*parts_.backend, prompt_store(), seq, cells, s.length);
   if (cells >= s.length) return;
-  if (parts_.writes_full) forget_cells(*parts_.backend, prompt_store(), seq, cells, s.length);
   s.length = cells;
   if (!moving()) {
     s.work = cells;

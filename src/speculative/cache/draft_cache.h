@@ -85,11 +85,13 @@ class DraftCache {
   // target has written.
   void follow(SeqId seq, std::span<const Token> text);
 
+  // Memory for the cells of a text of so many tokens and of a tree behind them. False: there is none.
+  bool hold(SeqId seq, int length);
   // The text ends after `tokens` tokens and `cells` cells may be kept. Fewer are kept where the drafter's own queries
   // must be noted again.
   void truncate(SeqId seq, int cells, int tokens);
   // Copies the first `cells` cells of `from`, as many as there are, to `to`, which is empty and whose text has `tokens`
-  // tokens.
+  // tokens; none where there is no memory for them.
   void copy(SeqId from, SeqId to, int cells, int tokens);
   size_t save_bytes(SeqId seq) const;
   void save(SeqId seq, std::ostream& to) const;

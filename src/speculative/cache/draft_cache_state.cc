@@ -5,6 +5,7 @@
 #include "backend/kv_stream.h"
 #include "base/error.h"
 #include "speculative/cache/draft_cache.h"
+#include "speculative/tree/tree.h"
 
 namespace sx {
 
@@ -19,8 +20,16 @@ void DraftCache::copy(SeqId from, SeqId to, int cells, int tokens) {
   SX_ASSERT(from != to && at(to).length == 0);
   if (!parts_.writes_full) return refilled(to, 0, tokens);
   cells = std::min(cells, at(from).length);
-  copy_cells(*parts_.backend, prompt_store(), from, to, cells);
-  refilled(to, cells, tokens);
+  refilled(to, copy_cells(*parts_.backend, prompt_store(), from, to, cells) ? cells : 0, tokens);
+}
+
+// Behind the working cells there may be more than a tree, as many as may be appended between refreshes.
+bool DraftCache::hold(SeqId seq, int length) {
+  const Slot& s = at(seq);
+  const int tree = length + kMaxTreeNodes;
+  if (!moving()) return hold_cells(*parts_.work, seq, std::min(s.work, length), tree);
+  return hold_cells(*parts_.work, seq, 0, tree + kSlack) &&
+         (!parts_.writes_full || hold_cells(*parts_.full, seq, std::min(s.length, length), length));
 }
 
 size_t DraftCache::save_bytes(SeqId seq) const {

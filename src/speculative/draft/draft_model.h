@@ -78,6 +78,8 @@ class DraftModel {
   virtual void truncate(SeqId seq, int length) {
     if (cache()) cache()->truncate(seq, length, length);
   }
+  // Drafter::hold
+  virtual bool hold(SeqId seq, int length) { return !cache() || cache()->hold(seq, length); }
   // Drafter::prefill and Drafter::behind: networks that read the text by themselves.
   virtual bool read(SeqId, std::span<const Token>) { return true; }
   virtual int behind(SeqId, std::span<const Token>) const { return 0; }

@@ -94,6 +94,9 @@ class Drafter {
   virtual void close(SeqId seq) = 0;
   // Forgets everything about the text from `length` tokens on.
   virtual void truncate(SeqId seq, int length) = 0;
+  // Memory for what it keeps of a text of so many tokens and of the drafts behind it. False: there is none, and it must
+  // not be asked to read or to draft.
+  virtual bool hold(SeqId, int length) { return (void)length, true; }
   // Does a piece of the work of catching up with `text` (without the pending token); true when there is nothing left.
   // The engine calls it after the target's prompt, and may stop in between.
   virtual bool prefill(SeqId seq, std::span<const Token> text) = 0;

@@ -39,6 +39,7 @@ class FuseDrafter final : public Drafter {
   void open(SeqId seq) override { model_->open(seq), index_->open(seq); }
   void close(SeqId seq) override { model_->close(seq), index_->close(seq); }
   void truncate(SeqId seq, int length) override { model_->truncate(seq, length), index_->truncate(seq, length); }
+  bool hold(SeqId seq, int length) override { return model_->hold(seq, length) && index_->hold(seq, length); }
   bool prefill(SeqId seq, std::span<const Token> text) override {
     const bool indexed = index_->prefill(seq, text);
     return model_->prefill(seq, text) && indexed;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "backend/kv_stream.h"
 #include "base/error.h"
 #include "model/heads/longspec.h"
 #include "speculative/draft/draft_step.h"
@@ -27,6 +28,7 @@ class LongSpecDraft final : public DraftModel {
   DraftShape shape() const override;
   DraftCache* cache() const override { return cache_; }
   void truncate(SeqId seq, int length) override;
+  bool hold(SeqId seq, int length) override;
   bool ready(const DraftTask& task) const override {
     return task.text.size() > 1;
   }  // before that the target has no cells
@@ -71,9 +73,16 @@ DraftShape LongSpecDraft::shape() const {
 
 void LongSpecDraft::truncate(SeqId seq, int length) {
   Slot& s = slots_[size_t(seq)];
+  const int held = s.length - s.base;
   s.length = std::min(s.length, length);
   if (s.length < s.base) s.base = s.length = 0;
+  if (s.length == 0) forget_cells(*parts_.backend, *parts_.kv, seq, 0, held);
   DraftModel::truncate(seq, length);
+}
+
+// Cells of the text lie from its base on, and there are more of them before the base moves than behind it.
+bool LongSpecDraft::hold(SeqId seq, int length) {
+  return hold_cells(*parts_.kv, seq, 0, length + kMaxTreeNodes) && DraftModel::hold(seq, length);
 }
 
 // Cells before the new base go; if none of the others is there, or the base goes back, all are to be made again.

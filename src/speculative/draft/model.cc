@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/kv_stream.h"
 #include "base/error.h"
 #include "speculative/draft/draft_step.h"
 
@@ -15,6 +16,7 @@ class ModelDraft final : public DraftModel {
   DraftShape shape() const override;
   DraftCache* cache() const override { return options_.cache; }
   std::string fingerprint() const override;
+  bool hold(SeqId seq, int length) override;
   bool read(SeqId seq, std::span<const Token> text) override;
   int behind(SeqId seq, std::span<const Token> text) const override {
     return writes() ? int(text.size()) - options_.cache->length(seq) : 0;
@@ -45,6 +47,7 @@ class ModelDraft final : public DraftModel {
   int vocab_;     // common to both models
   int rows_;      // of one pass
   int most_new_;  // cells that are run on the working cache at once
+  int most_run_;  // nodes on a tail
   DraftStep step_;
   std::vector<KvMove> moves_;
   std::vector<int> places_, depths_;  // of guessed nodes on the tail, -2: not run; levels of those that are run
@@ -57,6 +60,7 @@ ModelDraft::ModelDraft(const ModelDrafterOptions& options, OwnedModel owned)
       vocab_(std::min(options.vocab, options.model->config().vocab)),
       rows_(options.model->options().max_rows),
       most_new_(options.cache && options.cache->moving() ? std::min(rows_, DraftCache::kSlack / 2) : rows_),
+      most_run_(std::min(kMaxTreeNodes, make_tree_policy(options.tree)->capacity() + options.ahead)),
       step_(rows_, options.model->options().max_outputs, options.slots) {
   SX_ASSERT(tree_drafter_rows(options.tree, 1, options.ahead) <= rows_);
   moves_.reserve(kMaxTreeNodes);
@@ -89,6 +93,12 @@ const StepOutputs& ModelDraft::forward(KvStore& kv, int window) {
   const StepOutputs* out = nullptr;
   timer_.time([&] { out = &options_.model->forward(step_.inputs(), kv, plan(window)); });
   return *out;
+}
+
+// Without a cache the nodes of the tail are written to the target's cells, behind the text.
+bool ModelDraft::hold(SeqId seq, int length) {
+  if (options_.cache) return DraftModel::hold(seq, length);
+  return hold_cells(*options_.kv, seq, length, length + most_run_);
 }
 
 bool ModelDraft::read(SeqId seq, std::span<const Token> text) {

@@ -38,6 +38,9 @@ class TreeDrafter final : public Drafter, private DraftState {
   void open(SeqId seq) override;
   void close(SeqId seq) override;
   void truncate(SeqId seq, int length) override;
+  bool hold(SeqId seq, int length) override {
+    return model_->hold(seq, length) && (!inner_ || inner_->hold(seq, length));
+  }
   bool prefill(SeqId seq, std::span<const Token> text) override;
   int behind(SeqId seq, std::span<const Token> text) const override;
   void draft(std::span<DraftTask> tasks) override;

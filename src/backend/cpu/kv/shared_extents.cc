@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/memory.h"
 
 namespace sx::cpu {
 namespace {
@@ -18,7 +19,8 @@ bool all_zero(const std::byte* page) { return page[0] == std::byte{} && std::mem
 
 }  // namespace
 
-SharedExtents::SharedExtents(const ExtentShape& shape) : shape_(shape), slots_(static_cast<size_t>(shape.slots)) {
+SharedExtents::SharedExtents(const ExtentShape& shape, std::vector<int> nodes)
+    : shape_(shape), slots_(static_cast<size_t>(shape.slots)), nodes_(std::move(nodes)) {
   SX_ASSERT(shape.bytes % kPage == 0);
   for (Slot& slot : slots_) slot.snapshot.assign(static_cast<size_t>(shape.extents), kNone);
   if (shape.slots > 1) open_file();  // now, so that the number of descriptors does not depend on what is asked
@@ -45,8 +47,15 @@ bool SharedExtents::map(int slot, int first, int count, int snapshot) {
 
 bool SharedExtents::map_own(int slot, int extent) {
   void* const at = place(slot, extent);
-  return ::mmap(at, shape_.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_ANONYMOUS | MAP_NORESERVE, -1,
-                0) == at;
+  if (::mmap(at, shape_.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+             0) != at)
+    return false;
+  spread(at);
+  return true;
+}
+
+void SharedExtents::spread(void* at) const {
+  if (nodes_.size() > 1) interleave(static_cast<std::byte*>(at), shape_.bytes, nodes_);
 }
 
 void SharedExtents::leave(int snapshot) {
@@ -66,6 +75,7 @@ int SharedExtents::take_snapshot(const std::byte* from, int cells, ThreadPool* p
   void* const map = ::mmap(nullptr, shape_.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_,
                            static_cast<off_t>(snapshot * shape_.bytes));
   if (map == MAP_FAILED) return kNone;
+  spread(map);  // a file in memory keeps it, for those who map it privately and write to it, too
   auto* const to = static_cast<std::byte*>(map);
   const size_t pages = shape_.bytes / kPage;
   const int parts = pool ? pool->size() : 1;

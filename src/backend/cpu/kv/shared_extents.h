@@ -21,7 +21,8 @@ struct ExtentShape {
 
 class SharedExtents {
  public:
-  explicit SharedExtents(const ExtentShape& shape);
+  // nodes: memory nodes that pages come from alternately, if there are several.
+  explicit SharedExtents(const ExtentShape& shape, std::vector<int> nodes = {});
   ~SharedExtents();
   SharedExtents(const SharedExtents&) = delete;
   SharedExtents& operator=(const SharedExtents&) = delete;
@@ -68,12 +69,14 @@ class SharedExtents {
   int take_snapshot(const std::byte* from, int cells, ThreadPool* pool);
   bool map(int slot, int first, int count, int snapshot);  // consecutive extents and snapshots
   bool map_own(int slot, int extent);
+  void spread(void* at) const;  // an extent that has been mapped anew: it comes without the wish for memory nodes
   void leave(int snapshot);
 
   ExtentShape shape_;
   int file_ = -1;
   std::vector<Slot> slots_;
   std::vector<Snapshot> snapshots_;
+  const std::vector<int> nodes_;
 };
 
 }  // namespace sx::cpu

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/cpu_count.h"
 #include "base/error.h"
 
 namespace sx::cpu {
@@ -26,11 +27,13 @@ CpuKvStore::CpuKvStore(const KvGeometry& geometry, Isa isa, ThreadPool* pool)
   const size_t heads = static_cast<size_t>(geometry.layers) * static_cast<size_t>(geometry.kv_heads);
   extent_bytes_ = (heads * head_bytes_ + page - 1) / page * page;
   memory_ = Pages(static_cast<size_t>(geometry.slots) * static_cast<size_t>(extents_) * extent_bytes_, "the KV store");
+  spread(memory_);
   shared_ = std::make_unique<SharedExtents>(ExtentShape{.memory = memory_.data(),
                                                         .slots = geometry.slots,
                                                         .extents = extents_,
                                                         .cells = extent_ * kBlock,
-                                                        .bytes = extent_bytes_});
+                                                        .bytes = extent_bytes_},
+                                            cpu_count().nodes);
 }
 
 KvUse CpuKvStore::use() const {

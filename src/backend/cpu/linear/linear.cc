@@ -224,6 +224,7 @@ std::unique_ptr<PackedMatrix> pack_matrix(std::span<const Tensor> parts, Isa isa
   }
   matrix->bytes_ = at;
   matrix->pages_ = Pages(at + kLine, "weights");
+  spread(matrix->pages_);
   for (size_t i = 0; i < parts.size(); ++i) {
     const PackedMatrix::Part& part = matrix->parts_[i];
     std::vector<std::exception_ptr> errors(static_cast<size_t>(pool.size()));  // a pool's body must not throw

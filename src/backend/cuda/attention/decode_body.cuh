@@ -18,10 +18,10 @@ struct AttendShared {
   float scores[kTiles == 1 ? 2 : 1][kRows][kScorePitch];
   uint4 p[kTiles == 1 ? 1 : kTiles][4][32];  // likewise; unused with one tile
   MergeScales block_scales[kRows], span_scales[kRows];
-  const float* query[kRows];              // null: no such row
-  int target[kRows];                      // place in a slot of the partial states; -1: no such row
-  int limit[kRows], low[kRows];           // seen: low <= index < limit
-  int cells[kTailBlocks * kAttendBlock];  // of the tail
+  const float* query[kRows];                   // null: no such row
+  int target[kRows];                           // place in a slot of the partial states; -1: no such row
+  int limit[kRows], low[kRows];                // seen: low <= index < limit
+  uint32_t cells[kTailBlocks * kAttendBlock];  // of the tail: where they lie
 };
 
 template <bool kBf16>
@@ -57,13 +57,14 @@ __device__ __forceinline__ uint32_t pack(float x, float y) {
 
 // Cells of a block of the body, and of the tail.
 struct BodyCells {
+  uint32_t pitch;  // from a block to the next
   __device__ int index(int block) const { return block * kAttendBlock; }
   __device__ auto cells(int block) const {
-    return [first = block * kAttendBlock](int i) { return first + i; };
+    return [first = uint32_t(block) * pitch](int i) { return first + uint32_t(i); };
   }
 };
 struct TailCells {
-  const int* list;
+  const uint32_t* list;
   int first;
   __device__ int index(int block) const { return first + block * kAttendBlock; }
   __device__ auto cells(int block) const {
@@ -317,7 +318,7 @@ __device__ __forceinline__ void attend_tail(const AttendBody& body, AttendShared
   if (info.slot < 0) return wait_for_previous();
   const int first = body_end(info.index), count = info.index - first + 1;
   // Behind the end the row's own cell stands in; its probability is 0.
-  shared.cells[thread] = first + thread < info.history ? first + thread : info.cell;
+  shared.cells[thread] = place_of(first + thread < info.history ? first + thread : info.cell, body.block_cells);
   if (thread < 16) {
     const bool used = thread < body.group;
     const int head = kv_head * body.group + thread;  // of the launch
@@ -336,7 +337,8 @@ __device__ __forceinline__ void attend_tail(const AttendBody& body, AttendShared
     const uint64_t bits = ancestors[word];
     if (thread < 64 && (bits >> thread & 1) != 0) {
       const int at = info.history - first + before + __popcll(bits & ((uint64_t(1) << thread) - 1));
-      if (at < kTailBlocks * kAttendBlock) shared.cells[at] = info.history + 64 * word + thread;
+      if (at < kTailBlocks * kAttendBlock)
+        shared.cells[at] = place_of(info.history + 64 * word + thread, body.block_cells);
     }
     before += __popcll(bits);
   }
@@ -382,7 +384,7 @@ __global__ void __launch_bounds__(kAttendThreads, kTiles == 1 && D <= 128 ? 3 : 
   const int most = min((unit + 1) * body.unit_blocks, body_end(tile.history + kMaxDepth) / kAttendBlock);
   if (first_query >= queries || begin >= most) return wait_for_previous();
   const Store store(body, tile.slot, body.first_kv_head + kv_head);
-  const BodyCells where;
+  const BodyCells where{body.block_cells};
   typename Store::Keys keys;
   typename Store::Values values;
   store.load_keys(keys, where.cells(begin), warp, g, c);

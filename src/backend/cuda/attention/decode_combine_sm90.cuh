@@ -375,7 +375,7 @@ __global__ void __launch_bounds__(kAttendThreads, form == FinishForm::kMany ? 4 
   const int first = unit_of(first_tile(info.history, body.window));
   const int end = low < limit ? unit_of((limit - 1) / kTileCells) + 1 : first;
   const size_t state = size_t(row) * size_t(body.range_heads) + size_t(head_of_range);
-  find_cells(memory, info, ancestors);
+  find_cells(memory, info, ancestors, body.block_cells);
 #pragma unroll 1
   for (int at = 0;;) {
     const int some = min(heads - at, kTailHeads);

@@ -32,8 +32,8 @@ __global__ void attend_any_kernel(const AttendCall call, size_t first_cell) {
   const RowInfo info = call.step.rows[row];
   wait_for_previous();
   if (info.slot < 0) return;
-  const size_t base =
-      first_cell + (size_t(info.slot) * size_t(call.kv_heads) + size_t(kv_head)) * size_t(call.kv.capacity);
+  const size_t base = first_cell + size_t(info.slot) * call.kv.slot_cells() + size_t(kv_head) * kCellBlock;
+  const uint32_t block_cells = uint32_t(call.kv.block_cells());
   const AnyCells k{call.kv.k, call.kv.k_scale, call.kv.type, call.head_dim};
   const AnyCells v{call.kv.v, call.kv.v_scale, call.kv.type, call.head_dim};
   const float* query = call.q + size_t(row) * size_t(call.q_stride) + size_t(head) * size_t(call.head_dim);
@@ -45,11 +45,12 @@ __global__ void attend_any_kernel(const AttendCall call, size_t first_cell) {
     q[i] = column < call.head_dim ? __fmul_rn(__ldcg(query + column), scale) : 0.0f;
   }
   float m = minus_infinity(), l = 0;
-  const auto fold = [&](int cell) {
+  const auto fold = [&](int index) {
+    const size_t cell = base + place_of(index, block_cells);
     float score = 0;
 #pragma unroll
     for (int i = 0; i < kMostPerLane; ++i) {
-      if (lane + 32 * i < call.head_dim) score = __fmaf_rn(q[i], k.at(base + size_t(cell), lane + 32 * i), score);
+      if (lane + 32 * i < call.head_dim) score = __fmaf_rn(q[i], k.at(cell, lane + 32 * i), score);
     }
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) score = __fadd_rn(score, __shfl_xor_sync(0xffffffffu, score, step));
@@ -57,7 +58,7 @@ __global__ void attend_any_kernel(const AttendCall call, size_t first_cell) {
     const MergeScales scales = merge_states(m, l, score, 1.0f);
 #pragma unroll
     for (int i = 0; i < kMostPerLane; ++i) {
-      if (lane + 32 * i < call.head_dim) o[i] = merge_values(o[i], v.at(base + size_t(cell), lane + 32 * i), scales);
+      if (lane + 32 * i < call.head_dim) o[i] = merge_values(o[i], v.at(cell, lane + 32 * i), scales);
     }
   };
   const int low = first_seen(info.index, call.window);

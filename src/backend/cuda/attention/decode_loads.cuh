@@ -52,12 +52,12 @@ struct HalfCells {
   const uint16_t *k, *v;
 
   __device__ HalfCells(const AttendBody& body, int slot, int kv_head) {
-    const size_t at = (size_t(slot) * size_t(body.kv_heads) + size_t(kv_head)) * size_t(body.capacity) * D;
+    const size_t at = (size_t(slot) * body.slot_cells + size_t(kv_head) * kCellBlock) * D;
     k = reinterpret_cast<const uint16_t*>(body.k) + at;
     v = reinterpret_cast<const uint16_t*>(body.v) + at;
   }
 
-  // `cell(i)`: where cell i of the block lies.
+  // `cell(i)`: where cell i of the block lies, see place_of().
   template <class Cell>
   __device__ __forceinline__ void load_keys(Keys& keys, Cell cell, int warp, int g, int c) const {
 #pragma unroll
@@ -118,7 +118,7 @@ struct ByteCells {
   const uint16_t *k_scale, *v_scale;
 
   __device__ ByteCells(const AttendBody& body, int slot, int kv_head) {
-    const size_t at = (size_t(slot) * size_t(body.kv_heads) + size_t(kv_head)) * size_t(body.capacity);
+    const size_t at = size_t(slot) * body.slot_cells + size_t(kv_head) * kCellBlock;
     k = reinterpret_cast<const int8_t*>(body.k) + at * D;
     v = reinterpret_cast<const int8_t*>(body.v) + at * D;
     k_scale = body.k_scale + at * (D / 32);

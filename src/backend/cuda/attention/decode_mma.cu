@@ -189,8 +189,8 @@ void launch_range(const AttendCall& call, const Plan& plan, int first_kv_head, i
     body.k_scale = call.kv.k_scale + layer * size_t(call.head_dim / 32);
     body.v_scale = call.kv.v_scale + layer * size_t(call.head_dim / 32);
   }
-  body.kv_heads = call.kv_heads;
-  body.capacity = call.kv.capacity;
+  body.block_cells = uint32_t(call.kv.block_cells());
+  body.slot_cells = call.kv.slot_cells();
   body.q = call.q;
   body.q_stride = call.q_stride;
   body.rows = call.step.rows;

@@ -20,6 +20,7 @@
 namespace sx::cuda {
 
 inline constexpr int kAttendBlock = 64;
+static_assert(kAttendBlock == kCellBlock);
 inline constexpr int kSpanBlocks = 8;
 inline constexpr int kSectionBlocks = 32;
 inline constexpr int kTailBlocks = 2;
@@ -31,7 +32,8 @@ inline constexpr int kTileBlocks = kTileCells / kAttendBlock;
 struct AttendBody {
   const std::byte *k, *v;  // of the layer
   const uint16_t *k_scale, *v_scale;
-  int kv_heads, capacity;
+  uint32_t block_cells;  // from a block of a head to the next
+  size_t slot_cells;
   const float* q;
   int q_stride;
   const RowInfo* rows;

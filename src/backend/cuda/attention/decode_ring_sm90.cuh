@@ -56,7 +56,7 @@ struct Copies {
   using S = HopperShape<D, form>;
   const Ring<D, form>& ring;
   const CUtensorMap &k_map, &v_map;
-  int plane, begin, tiles, first;  // begin: the tile that is number `first`
+  int plane, pitch, begin, tiles, first;  // a head's block 0, and from a block to the next; begin: tile number `first`
   bool half;
   __device__ __forceinline__ void k(int i) const {
     hopper::barrier_wait(ring.empty_k(i), ring.parity(i) ^ 1);
@@ -67,14 +67,13 @@ struct Copies {
     copy(ring.v(i), v_map, i, ring.full_v(i));
   }
   __device__ __forceinline__ void copy(uint32_t to, const CUtensorMap& map, int i, uint32_t full) const {
-    const int cell = (begin + i - first) * kTileCells;
+    const int start = plane + (begin + i - first) * kTileBlocks * pitch;
     const int blocks = half && i - first == tiles - 1 ? 1 : kTileBlocks;
     hopper::barrier_arrive_expecting(full, uint32_t(blocks) * (S::kTile / kTileBlocks));
     for (int block = 0; block < blocks; ++block) {
 #pragma unroll
       for (int p = 0; p < S::kPanels; ++p) {
-        hopper::load_box(to + p * S::kPanel + uint32_t(block) * S::kHalf, map, 64 * p, cell + block * kAttendBlock,
-                         plane, full);
+        hopper::load_box(to + p * S::kPanel + uint32_t(block) * S::kHalf, map, 64 * p, 0, start + block * pitch, full);
       }
     }
   }

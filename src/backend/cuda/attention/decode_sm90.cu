@@ -11,12 +11,12 @@
 namespace sx::cuda {
 namespace {
 
-// Boxes of 64 cells x 64 columns, swizzled, of [slots * kv_heads][capacity][head_dim].
+// Boxes of 64 cells x 64 columns, swizzled, of the blocks of all heads, layers and slots, [blocks][64][head_dim].
 CUtensorMap tensor_map(const std::byte* data, const AttendCall& call) {
   CUtensorMap map;
-  const cuuint64_t width = cuuint64_t(call.head_dim), cells = cuuint64_t(call.kv.capacity);
-  const cuuint64_t sizes[3] = {width, cells, cuuint64_t(call.kv.slots) * cuuint64_t(call.kv.kv_heads)};
-  const cuuint64_t strides[2] = {width * 2, width * 2 * cells};  // bytes, of dimensions 1 and 2
+  const cuuint64_t width = cuuint64_t(call.head_dim);
+  const cuuint64_t sizes[3] = {width, kAttendBlock, cuuint64_t(call.kv.cells() / kAttendBlock)};
+  const cuuint64_t strides[2] = {width * 2, width * 2 * kAttendBlock};  // bytes, of dimensions 1 and 2
   const cuuint32_t box[3] = {64, kAttendBlock, 1}, steps[3] = {1, 1, 1};
   const auto type = call.kv.type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   const CUresult result = encode_tiled()(&map, type, 3, const_cast<std::byte*>(data), sizes, strides, box, steps,
@@ -61,8 +61,8 @@ void attend(const AttendCall& call, void* scratch, cudaStream_t stream, HopperKe
   const size_t layer = size_t(call.layer) * call.kv.layer_cells() * size_t(D) * 2;
   body.k = call.kv.k + layer;
   body.v = call.kv.v + layer;
-  body.kv_heads = call.kv_heads;
-  body.capacity = call.kv.capacity;
+  body.block_cells = uint32_t(call.kv.block_cells());
+  body.slot_cells = call.kv.slot_cells();
   body.q = call.q;
   body.q_stride = call.q_stride;
   body.rows = call.step.rows;

@@ -62,18 +62,19 @@ __device__ __forceinline__ void stage_queries(std::byte* to, const AttendBody& b
 // L2. All but a few are contiguous; cells of the step itself are in L2 already.
 template <int D>
 __device__ __forceinline__ void prefetch_tails(const AttendBody& body, int thread, int threads) {
-  constexpr int kLines = kTailBlocks * kAttendBlock * D * 2 / 128;  // of K or V
+  constexpr int kBlockLines = kAttendBlock * D * 2 / 128, kLines = kTailBlocks * kBlockLines;  // of K or V
   const int kv_heads = body.range_heads / body.group;
   for (int item = int(blockIdx.x); item < body.tile_count * kv_heads; item += int(gridDim.x)) {
     const RowTile rows = body.tiles[item / kv_heads];
     const int first = body_end(rows.history);
     if (rows.rows == 0 || (item >= kv_heads && body.tiles[item / kv_heads - 1].slot == rows.slot)) continue;
-    const size_t head = size_t(rows.slot) * size_t(body.kv_heads) + size_t(body.first_kv_head + item % kv_heads);
-    const size_t at = (head * size_t(body.capacity) + size_t(first)) * (D * 2);
+    const size_t head = size_t(rows.slot) * body.slot_cells + size_t(body.first_kv_head + item % kv_heads) * kCellBlock;
+    const size_t at = (head + place_of(first, body.block_cells)) * (D * 2), next = size_t(body.block_cells) * (D * 2);
     const int lines = min((rows.history - first) * (D * 2) / 128, kLines);
     for (int line = thread; line < lines; line += threads) {
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(body.k + at + size_t(line) * 128));
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(body.v + at + size_t(line) * 128));
+      const size_t here = at + size_t(line / kBlockLines) * next + size_t(line % kBlockLines) * 128;
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(body.k + here));
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(body.v + here));
     }
   }
 }
@@ -346,8 +347,9 @@ __global__ void __launch_bounds__(HopperShape<D, form>::kThreads, HopperShape<D,
   // Copies start at once: no kernel that is still running writes cells of the body. The fence, since K and V were
   // written by ordinary stores.
   const auto copies_of = [&](int kv_head, const GroupWork& work, int first) {
-    const int plane = work.rows.slot * body.kv_heads + body.first_kv_head + kv_head;
-    return Copies<D, form>{ring, k_map, v_map, plane, work.begin, work.tiles, first, work.half};
+    const int pitch = int(body.block_cells / kAttendBlock);
+    const int plane = work.rows.slot * int(body.slot_cells / kAttendBlock) + body.first_kv_head + kv_head;
+    return Copies<D, form>{ring, k_map, v_map, plane, pitch, work.begin, work.tiles, first, work.half};
   };
   if constexpr (kGroups == 1) {
     const int pieces = body.tile_count * body.parts, kv_heads = body.range_heads / body.group;

@@ -18,7 +18,7 @@ inline constexpr int kTailHeads = 8;  // at a time
 template <int D>
 struct FinishShared {
   static constexpr int kPitch = kAttendBlock + 8;  // so that no two lanes want the same bank
-  int cells[kTailBlocks * kAttendBlock];
+  uint32_t cells[kTailBlocks * kAttendBlock];      // where they lie, see place_of()
   float most[kTailBlocks][kAttendThreads / 32][kTailHeads],
       sum[kTailBlocks][kAttendThreads / 32][kTailHeads];  // of 16 cells
   alignas(4) uint16_t weights[kTailBlocks][kTailHeads][kPitch];
@@ -61,10 +61,10 @@ struct TailQuery {
 // Where the cells of the row's last two blocks lie, in index order. Behind its end the row's own cell stands in.
 template <int D>
 __device__ __forceinline__ void find_cells(FinishShared<D>& memory, const RowInfo& info,
-                                           const uint64_t (&ancestors)[kAncestorWords]) {
+                                           const uint64_t (&ancestors)[kAncestorWords], uint32_t block_cells) {
   const int thread = int(threadIdx.x), first = body_end(info.index);
   if (first + thread < info.history || first + thread > info.index) {
-    memory.cells[thread] = first + thread < info.history ? first + thread : info.cell;
+    memory.cells[thread] = place_of(first + thread < info.history ? first + thread : info.cell, block_cells);
   }
   int before = 0;
 #pragma unroll
@@ -73,7 +73,7 @@ __device__ __forceinline__ void find_cells(FinishShared<D>& memory, const RowInf
     if (bits == 0) continue;
     if (thread < 64 && (bits >> thread & 1) != 0) {
       const int at = info.history - first + before + __popcll(bits & ((uint64_t(1) << thread) - 1));
-      if (at < kTailBlocks * kAttendBlock) memory.cells[at] = info.history + 64 * word + thread;
+      if (at < kTailBlocks * kAttendBlock) memory.cells[at] = place_of(info.history + 64 * word + thread, block_cells);
     }
     before += __popcll(bits);
   }
@@ -109,7 +109,7 @@ __device__ __forceinline__ void fold_tail(const AttendBody& body, FinishShared<D
   const auto load_values = [&] {
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
-      const int cell = memory.cells[mine * kAttendBlock + 16 * (i / 4) + 2 * c + (i & 1) + 4 * (i & 2)];
+      const uint32_t cell = memory.cells[mine * kAttendBlock + 16 * (i / 4) + 2 * c + (i & 1) + 4 * (i & 2)];
       load_words<2 * kColumns>(values[i], store.v + size_t(cell) * D + column);
     }
   };

@@ -79,6 +79,7 @@ struct Stager {
   const std::byte* data;
   const uint16_t* scales;
   int end;
+  uint32_t block_cells;
   uint4 held[kQ8 ? kEach : 1];
   uint16_t held_scales[kQ8 ? kEach : 1];
 
@@ -88,7 +89,7 @@ struct Stager {
       const int unit = int(threadIdx.x) + i * kThreads;
       const int row = unit / kUnits, column = unit % kUnits, cell = first_cell + row;
       const bool wanted = row < kCells && cell < end;
-      const size_t from = wanted ? size_t(cell) : 0;
+      const size_t from = wanted ? place_of(cell, block_cells) : 0;
       if constexpr (kQ8) {
         held[i] = make_uint4(0, 0, 0, 0);
         held_scales[i] = 0;
@@ -164,7 +165,7 @@ __global__ void __launch_bounds__(kThreads, Shape<head_dim>::blocks(store == Sto
   const int low_tile = args.window > 0 ? max(block_first - args.window + 1, 0) / S::kCells : 0;
   const int high_tile = block_last / S::kCells;
 
-  const size_t cells = size_t(head / args.group) * args.capacity;
+  const size_t cells = size_t(head / args.group) * kCellBlock;
   constexpr size_t kCellBytes = size_t(head_dim) * (store == Store::kQ8 ? 1 : 2);
   Stager<head_dim, store> k, v;
   k.data = args.k + cells * kCellBytes;
@@ -172,6 +173,7 @@ __global__ void __launch_bounds__(kThreads, Shape<head_dim>::blocks(store == Sto
   k.scales = args.k_scale + cells * (head_dim / 32);  // not read unless Q8
   v.scales = args.v_scale + cells * (head_dim / 32);
   k.end = v.end = args.history + args.rows;
+  k.block_cells = v.block_cells = args.block_cells;
   k.fetch(shared, low_tile * S::kCells);
   v.fetch(shared + 2 * S::kTile, low_tile * S::kCells);
 
@@ -312,7 +314,7 @@ __global__ void __launch_bounds__(kThreads) attend_prompt_simple_kernel(const Pr
   for (int d = lane; d < head_dim; d += 32) q[d] = __fmul_rn(from[d], args.scale);
   __syncwarp();
 
-  const size_t cells = size_t(head / args.group) * args.capacity;
+  const size_t cells = size_t(head / args.group) * kCellBlock;
   const int index = args.history + row, low = args.window > 0 ? max(index - args.window + 1, 0) : 0;
   float out[kMostSimple / 32] = {};
   float most = minus_infinity(), sum = 0.f;
@@ -320,9 +322,10 @@ __global__ void __launch_bounds__(kThreads) attend_prompt_simple_kernel(const Pr
     const int cell = first + lane;
     float s = minus_infinity();
     if (cell >= low && cell <= index) {
+      const size_t at = cells + place_of(cell, args.block_cells);
       s = 0.f;
       for (int d = 0; d < head_dim; d++) {
-        s = __fmaf_rn(q[d], element<store>(args.k, args.k_scale, cells + size_t(cell), head_dim, d), s);
+        s = __fmaf_rn(q[d], element<store>(args.k, args.k_scale, at, head_dim, d), s);
       }
       if (args.soft_cap > 0) s = cap_score(s, args.soft_cap);
     }
@@ -338,12 +341,11 @@ __global__ void __launch_bounds__(kThreads) attend_prompt_simple_kernel(const Pr
     for (int i = 0; i < kMostSimple / 32; i++) out[i] = __fmul_rn(out[i], factor);
     for (int c = max(low, first); c <= min(index, first + 31); c++) {
       const float w = __shfl_sync(0xffffffffu, weight, c - first);
+      const size_t at = cells + place_of(c, args.block_cells);
 #pragma unroll
       for (int i = 0; i < kMostSimple / 32; i++) {
         const int d = lane + 32 * i;
-        if (d < head_dim) {
-          out[i] = __fmaf_rn(w, element<store>(args.v, args.v_scale, cells + size_t(c), head_dim, d), out[i]);
-        }
+        if (d < head_dim) { out[i] = __fmaf_rn(w, element<store>(args.v, args.v_scale, at, head_dim, d), out[i]); }
       }
     }
   }
@@ -405,8 +407,7 @@ bool attend_with(PromptKernel kernel, const PromptAttendCall& call, const Prompt
 
 PromptArgs arguments(const PromptAttendCall& call) {
   const KvView& kv = call.kv;
-  const size_t slot_cells = size_t(kv.kv_heads) * size_t(kv.capacity);
-  const size_t cells = size_t(call.layer) * kv.layer_cells() + size_t(call.slot) * slot_cells;
+  const size_t cells = size_t(call.layer) * kv.layer_cells() + size_t(call.slot) * kv.slot_cells();
   const bool q8 = kv.type == DType::kQ8_0;
   const size_t first = size_t(call.first_row), width = size_t(call.heads) * size_t(call.head_dim);
   const size_t bytes = cells * size_t(kv.head_dim) * (q8 ? 1 : 2), scales = cells * size_t(kv.head_dim / 32);
@@ -420,7 +421,7 @@ PromptArgs arguments(const PromptAttendCall& call) {
   args.v = kv.v + bytes;
   args.k_scale = q8 ? kv.k_scale + scales : nullptr;
   args.v_scale = q8 ? kv.v_scale + scales : nullptr;
-  args.capacity = size_t(kv.capacity);
+  args.block_cells = uint32_t(kv.block_cells());
   args.heads = call.heads;
   args.group = call.heads / call.kv_heads;
   args.head_dim = call.head_dim;

@@ -28,9 +28,9 @@ struct PromptArgs {
   Half half;
   const float* q;  // [rows, q_stride]
   size_t q_stride;
-  const std::byte *k, *v;             // [kv_heads][capacity][head_dim]
-  const uint16_t *k_scale, *v_scale;  // [kv_heads][capacity][head_dim / 32]
-  size_t capacity;
+  const std::byte *k, *v;             // of head 0, see KvView
+  const uint16_t *k_scale, *v_scale;  // likewise
+  uint32_t block_cells;
   int heads, group, head_dim;  // group: query heads of a K/V head
   int rows, history, window;
   float scale;         // times log2(e)

@@ -10,7 +10,8 @@
 namespace sx::cuda {
 namespace {
 
-constexpr int kCells = 128;     // of a tile
+constexpr int kCells = 128;  // of a tile
+constexpr int kTileBlocks = kCells / kCellBlock;
 constexpr int kGroupRows = 64;  // of a warpgroup
 constexpr int kGroups = 2;      // warpgroups that compute
 constexpr int kRows = kGroups * kGroupRows;
@@ -54,18 +55,18 @@ __device__ __forceinline__ void produce(const Ring<head_dim>& ring, const CUtens
                                         int kv_head, int low_tile, int tiles) {
   using S = Shape<head_dim>;
   for (int i = 0; i < tiles; i++) {
-    const int stage = stage_of(i), cell = (low_tile + i) * kCells;
+    const int stage = stage_of(i), block = (low_tile + i) * kTileBlocks;
     hopper::barrier_wait(ring.empty_k(stage), parity_of(i) ^ 1);
     hopper::barrier_arrive_expecting(ring.full_k(stage), S::kTile);
 #pragma unroll
     for (int p = 0; p < S::kPanels; p++) {
-      hopper::load_box(ring.k(stage) + p * S::kPanel, k_map, 64 * p, cell, kv_head, ring.full_k(stage));
+      hopper::load_box(ring.k(stage) + p * S::kPanel, k_map, 64 * p, 0, kv_head, block, ring.full_k(stage));
     }
     hopper::barrier_wait(ring.empty_v(stage), parity_of(i) ^ 1);
     hopper::barrier_arrive_expecting(ring.full_v(stage), S::kTile);
 #pragma unroll
     for (int p = 0; p < S::kPanels; p++) {
-      hopper::load_box(ring.v(stage) + p * S::kPanel, v_map, 64 * p, cell, kv_head, ring.full_v(stage));
+      hopper::load_box(ring.v(stage) + p * S::kPanel, v_map, 64 * p, 0, kv_head, block, ring.full_v(stage));
     }
   }
 }
@@ -260,15 +261,18 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-// Boxes of 128 cells x 64 columns, swizzled, of [kv_heads][cells][head_dim]; what lies outside reads as zeros.
+// Boxes of 128 cells x 64 columns, swizzled, of [blocks][kv_heads][64 cells][head_dim]; blocks that the rows do not
+// see read as zeros. Behind the last row's cell its block holds what was there: finite numbers, whose weights are 0.
 CUtensorMap tensor_map(const std::byte* data, const PromptAttendCall& call) {
   CUtensorMap map;
-  const cuuint64_t width = cuuint64_t(call.head_dim), cells = cuuint64_t(call.history + call.rows);
-  const cuuint64_t sizes[3] = {width, cells, cuuint64_t(call.kv_heads)};
-  const cuuint64_t strides[2] = {width * 2, width * 2 * cuuint64_t(call.kv.capacity)};  // bytes, of dimensions 1 and 2
-  const cuuint32_t box[3] = {64, kCells, 1}, steps[3] = {1, 1, 1};
+  const cuuint64_t width = cuuint64_t(call.head_dim),
+                   blocks = cuuint64_t(call.history + call.rows + kCellBlock - 1) / kCellBlock;
+  const cuuint64_t sizes[4] = {width, kCellBlock, cuuint64_t(call.kv_heads), blocks};
+  const cuuint64_t strides[3] = {width * 2, width * 2 * kCellBlock,  // bytes, of dimensions 1 to 3
+                                 width * 2 * cuuint64_t(call.kv.block_cells())};
+  const cuuint32_t box[4] = {64, kCellBlock, 1, kTileBlocks}, steps[4] = {1, 1, 1, 1};
   const auto type = call.kv.type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  const CUresult result = encode_tiled()(&map, type, 3, const_cast<std::byte*>(data), sizes, strides, box, steps,
+  const CUresult result = encode_tiled()(&map, type, 4, const_cast<std::byte*>(data), sizes, strides, box, steps,
                                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) check(cudaErrorInvalidValue, "tensor map of attend_prompt");

@@ -124,11 +124,10 @@ __device__ __forceinline__ void store_head(DType type, std::byte* cell, uint16_t
   }
 }
 
-// Where a cell of one head lies, in cells of layer 0.
+// Where a cell of one head lies, in cells.
 __host__ __device__ __forceinline__ size_t cell_index(const KvView& kv, int layer, int slot, int head, int cell) {
-  const size_t per_layer = size_t(kv.slots) * size_t(kv.kv_heads) * size_t(kv.capacity);
-  return size_t(layer) * per_layer + (size_t(slot) * size_t(kv.kv_heads) + size_t(head)) * size_t(kv.capacity) +
-         size_t(cell);
+  return size_t(slot) * kv.slot_cells() + size_t(layer) * kv.layer_cells() + size_t(head) * kCellBlock +
+         place_of(cell, uint32_t(kv.block_cells()));
 }
 __host__ __device__ __forceinline__ size_t cell_bytes(const KvView& kv) {
   return size_t(kv.head_dim) * (kv.type == DType::kQ8_0 ? 1 : 2);

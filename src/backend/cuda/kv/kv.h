@@ -1,26 +1,45 @@
 // KV cells: the store, moves between stores, cells as bytes, chunk scores for retrieval, and retrieval itself.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "backend/backend.h"
 #include "backend/cuda/runtime/device.h"
 #include "backend/cuda/runtime/views.h"
+#include "backend/kv_sharing.h"
 
 namespace sx::cuda {
 
-class CudaKv : public KvStore {
+class UnitPool;
+
+// Its memory comes in units and follows use (KvUnits), or is taken at once.
+class CudaKv : public KvStore, public KvSharing {
  public:
-  // Throws on types other than BF16, F16, Q8_0, Q4_0 and Q4_1.
-  CudaKv(const KvGeometry& geometry, DeviceMemory& memory);
+  // Throws on types other than BF16, F16, Q8_0, Q4_0 and Q4_1. `pool`: where units come from; null: the memory is
+  // taken at once, as it is where the pool does not serve.
+  CudaKv(const KvGeometry& geometry, DeviceMemory& memory, const std::shared_ptr<UnitPool>& pool = nullptr,
+         cudaStream_t stream = nullptr);
+  ~CudaKv() override;
   size_t bytes() const override { return bytes_; }
+  bool share(int from, int to, int cells) override;
+  void leave(int slot) override { cut(slot, 0); }
+  void cut(int slot, int cells) override;
+  bool hold(int slot, int first, int end) override;
+  KvUse use() const override;
+  bool follows_use() const { return units_ != nullptr; }
   const KvView& view() const { return view_; }
   // Of a packed store: where one layer of it is widened, a store of one layer and of 16 bits.
   const KvView& tile() const { return tile_; }
 
  private:
+  struct Units;
+  void reserve(DeviceMemory& memory, const std::shared_ptr<UnitPool>& pool, cudaStream_t stream);
+  void take(DeviceMemory& memory);
+  void bind() const;
   KvView view_, tile_{};
-  size_t bytes_;
+  size_t bytes_ = 0;
+  std::unique_ptr<Units> units_;
 };
 
 struct MoveCall {

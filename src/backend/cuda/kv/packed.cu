@@ -89,15 +89,15 @@ __global__ void __launch_bounds__(kThreads) widen_kernel(const __grid_constant__
   const int head = int(blockIdx.y), count = range.end - range.first;
   if (count <= 0) return;
   const Side keys = keys_of(c.from), values = values_of(c.from), new_keys = keys_of(c.to), new_values = values_of(c.to);
-  const size_t from = cell_index(c.from, c.layer, range.slot, head, range.first),
-               to = cell_index(c.to, 0, range.slot, head, range.first);
+  const size_t from = cell_index(c.from, c.layer, range.slot, head, 0), to = cell_index(c.to, 0, range.slot, head, 0);
+  const uint32_t from_pitch = uint32_t(c.from.block_cells()), to_pitch = uint32_t(c.to.block_cells());
   const int k_words = keys.words_of(), words = k_words + values.words_of();
   const int64_t items = int64_t(count) * words;
   for (int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x; i < items; i += int64_t(gridDim.x) * kThreads) {
-    const size_t cell = size_t(i / words);
-    const int w = int(i % words);
-    if (w < k_words) widen_to(keys, from + cell, new_keys, to + cell, w);
-    else widen_to(values, from + cell, new_values, to + cell, w - k_words);
+    const int cell = range.first + int(i / words), w = int(i % words);
+    const size_t here = from + place_of(cell, from_pitch), there = to + place_of(cell, to_pitch);
+    if (w < k_words) widen_to(keys, here, new_keys, there, w);
+    else widen_to(values, here, new_values, there, w - k_words);
   }
 }
 

@@ -284,9 +284,9 @@ struct Walk {
       : at(cell_index(kv, int(blockIdx.y), slot, member, cell)), head(member) {}
   __device__ size_t next(const KvView& kv, int member) {
     const size_t result = at;
-    head += kPerPlace, at += size_t(kPerPlace) * size_t(kv.capacity);
+    head += kPerPlace, at += size_t(kPerPlace) * kCellBlock;
     if (head < kv.kv_heads) return result;
-    at += cell_index(kv, int(gridDim.y), 0, 0, 0) - size_t(head - member) * size_t(kv.capacity);
+    at += cell_index(kv, int(gridDim.y), 0, 0, 0) - size_t(head - member) * kCellBlock;
     head = member;
     return result;
   }

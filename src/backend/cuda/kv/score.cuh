@@ -133,6 +133,7 @@ __global__ void __launch_bounds__(kThreads, words <= 4 && type != DType::kQ8_0 ?
   let_next_start();
   wait_for_previous();
 
+  const uint32_t pitch = uint32_t(c.kv.block_cells());
   KeyWord<type> raw[2][words];
   uint16_t scale[2][2][bytewise ? words : 1];  // of the keys whose logits this lane gets
   const auto load = [&](int tile) {
@@ -141,11 +142,11 @@ __global__ void __launch_bounds__(kThreads, words <= 4 && type != DType::kQ8_0 ?
     for (int n = 0; n < 2; ++n) {
       const int cell = start + 4 * (g / 2) + g % 2 + 2 * n;
       const bool in = cell >= c.first && cell < c.end;
-      const std::byte* key = c.kv.k + (keys + size_t(in ? cell : c.first)) * size_t(bytes);
+      const size_t place = keys + place_of(in ? cell : c.first, pitch);
+      const std::byte* key = c.kv.k + place * size_t(bytes);
 #pragma unroll
       for (int i = 0; i < words; ++i) {
-        if constexpr (is_nibbles(type))
-          raw[n][i] = load_nibbles<type>(c.kv, keys + size_t(in ? cell : c.first), part + 4 * i, bytes);
+        if constexpr (is_nibbles(type)) raw[n][i] = load_nibbles<type>(c.kv, place, part + 4 * i, bytes);
         else raw[n][i] = load_word<type>(key, part + 4 * i, bytes, full || whole);
       }
       if constexpr (bytewise) {
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(kThreads, words <= 4 && type != DType::kQ8_0 ?
         for (int e = 0; e < 2; ++e) {
           const int other = start + 4 * part + 2 * n + e;
           const bool there = other >= c.first && other < c.end;
-          const uint16_t* from = c.kv.k_scale + (keys + size_t(there ? other : c.first)) * size_t(blocks);
+          const uint16_t* from = c.kv.k_scale + (keys + place_of(there ? other : c.first, pitch)) * size_t(blocks);
 #pragma unroll
           for (int i = 0; i < words; ++i) scale[n][e][i] = full || i < blocks ? from[i] : uint16_t(0);
         }

@@ -19,6 +19,7 @@ class Arena : public DeviceMemory {
   Arena& operator=(const Arena&) = delete;
 
   void* take(size_t bytes, const char* purpose) override;
+  void expect(size_t bytes, const char* purpose) override;
   bool counts_only() const override { return counts_only_; }
   const std::vector<Backend::Use>& uses() const { return uses_; }
 
@@ -28,9 +29,11 @@ class Arena : public DeviceMemory {
     size_t size, used;
   };
   void add_slab(size_t bytes, const char* purpose);
+  void count(size_t bytes, const char* purpose, bool as_used);
 
   std::string device_name_;
   bool fixed_, counts_only_;
+  size_t beside_;  // bytes that must be free besides
   std::vector<Slab> slabs_;
   std::vector<Backend::Use> uses_;
 };

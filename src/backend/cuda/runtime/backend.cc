@@ -25,15 +25,6 @@ std::string name_of(int device) {
   return properties.name;
 }
 
-// Makes a device the calling thread's; this is the only place that does.
-cudaError_t use_device(int device) {
-  thread_local int current = -1;
-  if (current == device) return cudaSuccess;
-  const cudaError_t status = cudaSetDevice(device);
-  if (status == cudaSuccess) current = device;
-  return status;
-}
-
 int checked_device(int device) {
   if (const std::string why = why_unavailable(); !why.empty()) fail("device cuda: {}", why);
   int count = 0;
@@ -75,15 +66,18 @@ CudaBackend::CudaBackend(const CudaOptions& options, std::unique_ptr<Backend> ho
     : device_(checked_device(options.device)),
       device_name_(name_of(device_)),
       host_(std::move(host)),
-      arena_(options, device_name_) {
+      arena_(options, device_name_),
+      units_(std::make_shared<UnitPool>(device_, options.cells)) {
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
   staging_ = std::make_unique<Staging>(stream_);
+  units_->set_wait([this] { wait(); });
   level_rows_ = most_level_rows();
 }
 
 CudaBackend::~CudaBackend() {
   use_device(device_);
   cudaStreamSynchronize(stream_);
+  units_->set_wait({});             // stores may live longer
   graphs_.clear(), loops_.clear();  // they may hold messages of the link
   link_.reset();
   prompt_linear_.reset();
@@ -123,7 +117,14 @@ std::unique_ptr<Matrix> CudaBackend::make_experts(std::span<const Tensor> parts)
 
 std::unique_ptr<KvStore> CudaBackend::make_kv(const KvGeometry& geometry) {
   bind();
-  return std::make_unique<CudaKv>(geometry, arena_);
+  // Steps of a model that is spread over ranks are keyed by another store than the one they write.
+  return std::make_unique<CudaKv>(geometry, arena_, geometry.part ? nullptr : units_, stream_);
+}
+
+std::vector<Backend::Use> CudaBackend::memory() const {
+  std::vector<Use> uses = arena_.uses();
+  if (units_->made_bytes() > 0) uses.push_back({"cells", units_->made_bytes(), true});
+  return uses;
 }
 
 Tensor CudaBackend::place_table(const Tensor& table) {
@@ -211,6 +212,8 @@ void CudaBackend::run(const StepInputs& inputs, const StepKey& key, FunctionRef 
   bind();
   SX_ASSERT(!in_step());
   if (dry()) return;
+  // Before the watch below: memory that moves waits for itself.
+  if (const auto* kv = static_cast<const KvStore*>(key.kv); kv && !kv->geometry().spread) hold(*kv, inputs.seqs);
   const DeviceLink::Wait waits(link_.get());  // copies and launches may wait for the device
   waits.check();
   struct Leave {  // also when the body throws
@@ -218,6 +221,7 @@ void CudaBackend::run(const StepInputs& inputs, const StepKey& key, FunctionRef 
     ~Leave() { backend.step_ = nullptr, backend.shadow_.of = nullptr, backend.deferred_.x = nullptr; }
   } leave{*this};
   shadow_.of = unwritten_ = nullptr, deferred_.x = nullptr;
+  step_kv_ = key.kv;
   padding_ = !inputs.prompt;
   shape_ = StepBlock::shape_of(inputs, padding_);
   block_.send(inputs, shape_, *staging_);
@@ -376,6 +380,8 @@ void CudaBackend::rope_table(const RopeTableArgs& args) {
 
 void CudaBackend::rope_store(const RopeStoreArgs& a) {
   if (dry()) return;
+  if (!in_step()) hold(*a.kv, a.seqs);
+  SX_ASSERT(!in_step() || a.kv == step_kv_ || !kv_of(a.kv).follows_use());
   shadow_.of = nullptr;
   const StepView view = place({{}, {}, a.seqs, {}});
   cuda::rope_store({a.qkv, a.table, a.q_norm, a.k_norm, a.eps, a.shape.heads, a.shape.kv_heads, a.shape.head_dim,
@@ -386,6 +392,7 @@ void CudaBackend::rope_store(const RopeStoreArgs& a) {
 void CudaBackend::attend(const AttendArgs& a) {
   if (dry()) return;
   if (in_step() && step_->prompt) return attend_to_prompt(a);
+  if (!in_step()) hold(*a.kv, a.seqs);
   const StepView view = place({{}, {}, a.seqs, {}});
   const int width = a.shape.heads * a.shape.head_dim;
   const size_t need = attend_scratch_bytes(shape_.rows, a.shape.heads, a.shape.head_dim, shape_.history);

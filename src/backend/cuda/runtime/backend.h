@@ -9,6 +9,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/runtime/arena.h"
 #include "backend/cuda/runtime/cuda_options.h"
+#include "backend/cuda/runtime/device_units.h"
 #include "backend/cuda/runtime/graphs.h"
 #include "backend/cuda/tree/grow_tree.h"
 #include "backend/cuda/linear/linear.h"
@@ -41,7 +42,7 @@ class CudaBackend : public Backend {
   int row_capacity(int rows) const override { return (rows + kPromptRows - 1) / kPromptRows * kPromptRows; }
   int output_capacity(int outputs) const override { return padded_rows(outputs); }
   int max_depth() const override;
-  std::vector<Use> memory() const override { return arena_.uses(); }
+  std::vector<Use> memory() const override;
   void reserve(const StepLimits& limits) override;
 
   void upload(float* to, const float* from, size_t count) override;
@@ -117,6 +118,10 @@ class CudaBackend : public Backend {
   bool in_step() const { return step_ != nullptr; }
   // The number of rows to launch: padded inside a recorded step.
   int padded(int rows) const;
+  // Memory for cells that an op reads or, from `first` on, writes; first == end: it only reads. Throws sx::NoMemory
+  // when there is none.
+  void hold(const KvStore& kv, int slot, int first, int end);
+  void hold(const KvStore& kv, std::span<const SeqRows> seqs);
   // Where the integers of an op are: the step's, or sent now.
   StepView place(const StepInputs& inputs);
   void* shadow(const float* of, int rows, int width);  // where a producer leaves its 16-bit copy
@@ -155,11 +160,13 @@ class CudaBackend : public Backend {
   std::string device_name_;
   std::unique_ptr<Backend> host_;
   Arena arena_;
+  std::shared_ptr<UnitPool> units_;
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<Staging> staging_;
   StepBlock block_;
   StepShape shape_;                   // of the step
   const StepInputs* step_ = nullptr;  // being run
+  const void* step_kv_ = nullptr;     // whose cells it writes
   bool padding_ = false;              // its counts are padded
   bool records_ = true;               // false: steps wait for other ranks, and their bodies are called each time
   std::unique_ptr<DeviceLink> link_;

@@ -1,5 +1,7 @@
 // The ops of the CUDA backend that move cells or bring results to the host: kv_move, kv_read, kv_write, kv_score,
 // kv_retrieve, choose, probabilities, top_k.
+#include <specextend/no_memory.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -21,10 +23,34 @@ constexpr uint32_t kUnwritten = 0xffffffffu;  // a NaN that no arithmetic gives
 
 }  // namespace
 
+void CudaBackend::hold(const KvStore& kv, int slot, int first, int end) {
+  auto& store = const_cast<CudaKv&>(static_cast<const CudaKv&>(kv));  // memory comes and goes, cells stay the same
+  if (!dry() && !store.hold(slot, first, end))
+    throw NoMemory(fmt::format(
+        "device memory: there is no room for {} tokens of a text beside those of others; use fewer texts at a time "
+        "(--parallel), a shorter context (-c) or a smaller KV type (--kv-type q8_0)",
+        end));
+}
+
+void CudaBackend::hold(const KvStore& kv, std::span<const SeqRows> seqs) {
+  for (const SeqRows& s : seqs) {
+    const int first = s.history + s.uncommitted;
+    hold(kv, s.slot, first, first + s.rows);
+  }
+}
+
 void CudaBackend::kv_move(const KvMoveArgs& a) {
   bind();
   if (dry()) return;
   SX_ASSERT(!in_step());
+  if (a.moves.empty()) return;
+  int read = 0, first = a.to->geometry().capacity, end = 0;
+  for (const KvMove& m : a.moves) {
+    read = std::max(read, m.src + 1);
+    first = std::min(first, m.dst), end = std::max(end, m.dst + 1);
+  }
+  hold(*a.from, a.from_slot, read, read);
+  hold(*a.to, a.to_slot, first, end);
   cuda::kv_move({view_of(a.from), view_of(a.to), a.from_slot, a.to_slot, a.moves, frequencies(a.frequencies, a.dims),
                  a.dims, a.style, a.layer, a.head},
                 stream_);
@@ -52,6 +78,7 @@ void CudaBackend::each_part(const KvStore& kv, const KvCellsArgs& a, Body body) 
 
 void CudaBackend::kv_read(const KvStore& kv, const KvCellsArgs& a, std::byte* out) {
   bind();
+  hold(kv, a.slot, a.first + a.count, a.first + a.count);
   each_part(kv, a, [&](const CellsCall& part, size_t at, size_t bytes) {
     copy_cells(part, false, stream_);
     wait();
@@ -61,6 +88,7 @@ void CudaBackend::kv_read(const KvStore& kv, const KvCellsArgs& a, std::byte* ou
 
 void CudaBackend::kv_write(KvStore& kv, const KvCellsArgs& a, const std::byte* from) {
   bind();
+  hold(kv, a.slot, a.first, a.first + a.count);
   each_part(kv, a, [&](const CellsCall& part, size_t at, size_t bytes) {
     std::memcpy(part.packed, from + at, bytes);
     copy_cells(part, true, stream_);
@@ -75,6 +103,7 @@ void CudaBackend::kv_score(const KvScoreArgs& a) {
   if (dry()) return std::fill_n(a.out, count, 0.0f), void();
   SX_ASSERT(!in_step());
   if (chunks == 0) return;
+  hold(*a.kv, a.slot, a.borders.back(), a.borders.back());
   if (layers > size_t(kMostScoreLayers)) return score_layers(a, [this](const KvScoreArgs& one) { kv_score(one); });
   auto* borders = static_cast<int32_t*>(scratch(borders_, a.borders.size_bytes(), "borders of chunks"));
   // The kernel itself writes the few mean scores to mapped host memory.
@@ -126,6 +155,7 @@ class CudaBackend::Choice final : public HostChoice {
   }
   std::span<const int32_t> cells() override {
     if (unread_) {
+      backend_.bind();
       const size_t bytes = size_t(listed_) * sizeof(int32_t);
       void* back = backend_.pinned(bytes);
       check(cudaMemcpyAsync(back, lists_[turn_], bytes, cudaMemcpyDeviceToHost, backend_.stream_), "chosen cells");
@@ -171,6 +201,9 @@ void CudaBackend::kv_retrieve(const KvRetrieveArgs& a, KvChoice& kept) {
     choice.to_host();
     return retrieve_on_host(*this, a, choice);
   }
+  hold(*a.from, a.slot, a.score.borders.back(), a.score.borders.back());
+  hold(*a.score.kv, a.score.slot, a.score.borders.back(), a.score.borders.back());
+  hold(*a.to, a.slot, 0, plan.count);
   auto* means = static_cast<float*>(scratch(means_, (kMostRetrieveChunks + 1) * sizeof(float), "scores of chunks"));
   RetrieveCall call{means,
                     plan.chunk,

@@ -185,6 +185,9 @@ bool CudaBackend::grow_tree(const TreeGrowthArgs& a, StepInputs& step, const Ste
   SX_ASSERT(!in_step());
   if (dry() || level_rows_ == 0 || !grown_ || !fits(a)) return false;
   shadow_.of = nullptr;
+  step_kv_ = key.kv;
+  if (const auto* kv = static_cast<const KvStore*>(key.kv); kv && !kv->geometry().spread)
+    hold(*kv, a.slot, a.history, a.history + a.rules.rows * (a.rules.depth - 1));
   padding_ = true;
   shape_ = {padded_rows(a.rules.rows), padded_rows(a.rules.rows), 1, padded_history(a.history)};
   block_.place(shape_);

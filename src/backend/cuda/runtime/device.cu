@@ -19,6 +19,14 @@ void check(cudaError_t status, const char* what) {
   throw Error(std::string("CUDA: ") + what + ": " + cudaGetErrorString(status));
 }
 
+cudaError_t use_device(int device) {
+  thread_local int current = -1;
+  if (current == device) return cudaSuccess;
+  const cudaError_t status = cudaSetDevice(device);
+  if (status == cudaSuccess) current = device;
+  return status;
+}
+
 void settle() { check(cudaStreamSynchronize(cudaStreamLegacy), "set-up"); }
 
 bool has_dependent_launch() {

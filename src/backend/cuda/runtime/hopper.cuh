@@ -6,18 +6,13 @@
 
 #include <cstdint>
 
+#include "backend/cuda/runtime/driver_call.h"
+
 namespace sx::cuda {
 using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
 
-inline EncodeTiled encode_tiled() {  // from the driver, without linking to it; null if it has none
-  static const EncodeTiled function = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    const cudaError_t status =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-    const bool good = status == cudaSuccess && result == cudaDriverEntryPointSuccess;
-    return good ? reinterpret_cast<EncodeTiled>(found) : nullptr;
-  }();
+inline EncodeTiled encode_tiled() {  // null if the driver has none
+  static const auto function = reinterpret_cast<EncodeTiled>(find_driver_call("cuTensorMapEncodeTiled"));
   return function;
 }
 }  // namespace sx::cuda
@@ -82,6 +77,14 @@ __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, in
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
           "r"(to),
       "l"(reinterpret_cast<uint64_t>(&map)), "r"(x), "r"(y), "r"(z), "r"(barrier)
+      : "memory");
+}
+__device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, int x, int y, int z, int w,
+                                         uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+      "[%6];" ::"r"(to),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier)
       : "memory");
 }
 __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap& map, int x, int y, uint32_t barrier) {

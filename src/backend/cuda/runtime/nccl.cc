@@ -21,7 +21,7 @@ class CudaNcclDevice final : public NcclDevice {
     return fmt::format("GPU {}", id);
   }
   void* stream() override { return stream_; }
-  void bind() override { check(cudaSetDevice(device_), "device"); }
+  void bind() override { check(use_device(device_), "device"); }
   float* allocate(size_t count) override {
     float* data = nullptr;
     check(cudaMalloc(&data, count * sizeof(float)), "joining the ranks");
