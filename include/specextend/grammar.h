@@ -21,10 +21,15 @@ std::string json_schema_to_gbnf(std::string_view schema_json, std::string_view b
 // A grammar with several JSON values. `rules` is GBNF that ends with a line break. It may use one rule for each of
 // `schemas`, by its name, which begins with a capital letter and stands for the JSON texts that the schema describes.
 std::string json_schemas_to_gbnf(std::string_view rules, std::span<const std::pair<std::string, std::string>> schemas);
+// The grammar of the texts that a regular expression describes from their beginning to their end: characters, classes,
+// groups, alternatives, repetitions. Throws sx::Error naming what else is in it.
+std::string regex_to_gbnf(std::string_view pattern);
 std::string gbnf_quote(std::string_view text);  // `text` as a GBNF literal, quotes included
 
 // Compiles a grammar for requests to `engine`, which then need not: while the caller holds what this gives, the engine
 // finds it by its text. Any thread may do so, also while others use the engine. Throws sx::Error about the grammar.
 std::shared_ptr<const void> prepare_grammar(Engine& engine, const std::string& gbnf);
+// The same where it is compiled already; null: it is not.
+std::shared_ptr<const void> prepared_grammar(Engine& engine, const std::string& gbnf);
 
 }  // namespace sx

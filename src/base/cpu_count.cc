@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -101,6 +103,56 @@ double least_quota(const std::string& root, bool version_2) {
   }
 }
 
+// "0-3,8": 0 1 2 3 8. What is no list of numbers is empty.
+std::vector<int> numbers_of(const std::string& list) {
+  std::vector<int> numbers;
+  std::istringstream in(list);
+  for (std::string range; std::getline(in, range, ',');) {
+    int first = -1, last = -1;
+    char hyphen = 0;
+    std::istringstream ends(range);
+    if (!(ends >> first)) return {};
+    if (!(ends >> hyphen >> last)) last = first;
+    if (first < 0 || last >= kMostCpus) return {};
+    for (int i = first; i <= last; ++i) numbers.push_back(i);
+  }
+  return numbers;
+}
+
+bool has_number(const std::vector<int>& numbers, int n) {
+  return std::find(numbers.begin(), numbers.end(), n) != numbers.end();
+}
+
+// The nodes whose memory the process may use, by its control group; false: the system does not say.
+bool granted_nodes(const std::string& root, std::vector<int>& granted) {
+  constexpr std::string_view kKey = "Mems_allowed_list:";
+  std::ifstream in(root + "/proc/self/status");
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with(kKey)) {
+      granted = numbers_of(line.substr(kKey.size()));
+      return true;
+    }
+  return false;
+}
+
+std::vector<int> nodes_of(const std::vector<int>& allowed, const std::string& root) {
+  const std::string folder = root + "/sys/devices/system/node/";
+  std::vector<int> granted, nodes;
+  const bool limited = granted_nodes(root, granted);
+  for (const int node : numbers_of(first_line(folder + "has_memory"))) {
+    if (limited && !has_number(granted, node)) continue;
+    const std::vector<int> cpus = numbers_of(first_line(fmt::format("{}node{}/cpulist", folder, node)));
+    if (std::any_of(cpus.begin(), cpus.end(), [&](int cpu) { return has_number(allowed, cpu); })) nodes.push_back(node);
+  }
+  return nodes;
+}
+
+// Whether the user has said where this process's memory shall be (numactl): then that stands.
+bool has_memory_policy() {
+  int mode = 0;
+  return ::syscall(SYS_get_mempolicy, &mode, nullptr, 0, nullptr, 0) == 0 && mode != 0;  // 0: MPOL_DEFAULT
+}
+
 }  // namespace
 
 int CpuCount::threads() const {
@@ -111,6 +163,7 @@ int CpuCount::threads() const {
 std::string CpuCount::why() const {
   std::string text = fmt::format("{} core{}", cores, cores == 1 ? "" : "s");
   if (allowed > cores) text += fmt::format(" ({} hardware threads)", allowed);
+  if (nodes.size() > 1) text += fmt::format(", {} memory nodes", nodes.size());
   return quota > 0 && std::lround(quota) < cores ? fmt::format("CPU quota {:.3g} of {}", quota, text) : text;
 }
 
@@ -142,11 +195,16 @@ CpuCount count_cpus(const std::vector<int>& allowed, const std::string& root) {
   count.cores = cores.empty() ? count.allowed : int(cores.size());
   const double v1 = least_quota(root, false), v2 = least_quota(root, true);
   count.quota = v1 > 0 && v2 > 0 ? std::min(v1, v2) : v1 + v2;
+  count.nodes = nodes_of(allowed, root);
   return count;
 }
 
 const CpuCount& cpu_count() {
-  static const CpuCount count = count_cpus(allowed_cpus());
+  static const CpuCount count = [] {
+    CpuCount c = count_cpus(allowed_cpus());
+    if (has_memory_policy()) c.nodes.clear();
+    return c;
+  }();
   return count;
 }
 

@@ -1,12 +1,17 @@
 #include "base/memory.h"
 
+#include <linux/mempolicy.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <climits>
 #include <cstdint>
 #include <cstring>
 
+#include "base/cpu_count.h"
 #include "base/error.h"
 
 namespace sx {
@@ -35,6 +40,24 @@ void Pages::release(size_t at, size_t bytes) const {
   const uintptr_t first = reinterpret_cast<uintptr_t>(data_) + at;
   const uintptr_t begin = (first + page - 1) / page * page, end = (first + bytes) / page * page;
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+void Pages::interleave(std::span<const int> nodes) const { sx::interleave(data_, size_, nodes); }
+
+void interleave(std::byte* data, size_t bytes, std::span<const int> nodes) {
+  constexpr size_t kWordBits = sizeof(unsigned long) * CHAR_BIT;
+  std::array<unsigned long, 1024 / kWordBits> mask{};
+  for (const int node : nodes) {
+    const size_t n = static_cast<size_t>(node);
+    if (n / kWordBits < mask.size()) mask[n / kWordBits] |= 1ul << n % kWordBits;
+  }
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  if (bytes >= page)
+    ::syscall(SYS_mbind, data, bytes / page * page, MPOL_INTERLEAVE, mask.data(), mask.size() * kWordBits + 1, 0);
+}
+
+void spread(const Pages& pages) {
+  if (const auto& nodes = cpu_count().nodes; nodes.size() > 1) pages.interleave(nodes);
 }
 
 Pages::~Pages() {

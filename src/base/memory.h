@@ -27,6 +27,9 @@ class Pages {
   }
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
+  // Whole pages that are not there yet will come from these memory nodes alternately. A wish: a system that has no such
+  // nodes, or does not let processes choose, places them as it likes.
+  void interleave(std::span<const int> nodes) const;
   // Gives the physical memory of whole pages in [at, at + bytes) back; they read as zeros until they are written again.
   void release(size_t at, size_t bytes) const;
   template <class T>
@@ -40,5 +43,13 @@ class Pages {
   std::byte* data_ = nullptr;
   size_t size_ = 0;
 };
+
+// For memory that all threads read, whoever wrote it first: spread over the machine's memory nodes, if it has several
+// (cpu_count.h), so that all of their memory channels serve every pass. A thread may read any piece of a matrix or of
+// a KV store, since pieces go to whoever is free; so no node is the right one. Must be called before it is written.
+void spread(const Pages& pages);
+
+// Pages::interleave() of whole pages at any address.
+void interleave(std::byte* data, size_t bytes, std::span<const int> nodes);
 
 }  // namespace sx

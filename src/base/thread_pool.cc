@@ -1,6 +1,7 @@
 #include "base/thread_pool.h"
 
 #include <linux/futex.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -17,6 +18,7 @@ namespace {
 
 constexpr double kSpinMs = 0.2;  // longer than the pauses inside a step, shorter than those between requests
 constexpr int kLook = 32;        // tries between two looks at the clock
+constexpr double kMoveMs = 1;    // members change cores no more often: each time costs some 20 us
 
 inline void pause_cpu() {
 #if defined(__aarch64__)
@@ -53,11 +55,12 @@ void wake(std::atomic<Word>& word, int most) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, most);
 }
 
-void pin_to(int core) {
+// A wish: if it is refused the system places the thread.
+void pin(std::thread& thread, int core) {
   cpu_set_t set;
   CPU_ZERO(&set);
   CPU_SET(core, &set);
-  ::sched_setaffinity(0, sizeof set, &set);  // a wish: if it is refused the system places the thread
+  ::pthread_setaffinity_np(thread.native_handle(), sizeof set, &set);
 }
 
 }  // namespace
@@ -74,13 +77,11 @@ ThreadPool::ThreadPool(int threads, int at_once) {
   // every member but the caller gets a core of its own; a smaller team is left to the system, so that two programs do
   // not sit on the same cores.
   const bool pinned = members > 1 && size_t(members) == cores.size() && cores.back() < CPU_SETSIZE;
+  if (pinned) cores_ = cores;
   threads_.reserve(size_t(members - 1));
   for (int i = 1; i < members; ++i) {
-    const int core = pinned ? cores[size_t(i)] : -1;
-    threads_.emplace_back([this, i, core] {
-      if (core >= 0) pin_to(core);
-      work(i);
-    });
+    threads_.emplace_back([this, i] { work(i); });
+    if (pinned) pin(threads_.back(), cores[size_t(i)]);
   }
 }
 
@@ -89,6 +90,19 @@ ThreadPool::~ThreadPool() {
   ticket_.fetch_add(1);
   wake(ticket_, INT_MAX);
   for (auto& t : threads_) t.join();
+}
+
+// The system can put the caller on the core of a member that sleeps just then, when a third thread wakes while all
+// cores are busy (the reader of a stream) or when the caller was woken there. The two then share it while another core
+// idles: the member cannot go, and the system may leave the caller there for seconds. So the member goes to the core
+// that is free. The caller's thread is the user's: its affinity is not touched.
+void ThreadPool::leave(int core) {
+  const auto place = std::find(cores_.begin(), cores_.end(), core);
+  const double now = now_ms();
+  if (place == cores_.end() || now - moved_ < kMoveMs) return;
+  moved_ = now;
+  std::swap(*place, cores_.front());
+  pin(threads_[size_t(place - cores_.begin()) - 1], *place);
 }
 
 // Whoever has claimed a piece keeps the job alive until it has reported it, so only then the job's fields may be read.
@@ -103,6 +117,9 @@ int ThreadPool::claim_pieces(int worker) {
 }
 
 void ThreadPool::start(Entry entry, void* context, int items) {
+  if (!cores_.empty()) {
+    if (const int core = ::sched_getcpu(); core != cores_.front()) leave(core);
+  }
   entry_ = entry;
   context_ = context;
   items_ = items;

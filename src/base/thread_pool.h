@@ -57,9 +57,12 @@ class ThreadPool {
   void start(Entry entry, void* context, int items);
   void work(int worker);
   int claim_pieces(int worker);
+  void leave(int core);
 
   int size_ = 1;
   bool spins_ = true;                            // there is a CPU for every member
+  std::vector<int> cores_;                       // of the members, the caller first; none: the system places them
+  double moved_ = 0;                             // when a member last left its core
   alignas(64) std::atomic<uint32_t> ticket_{0};  // counts jobs; members wait for it to change
   alignas(64) std::atomic<int> unclaimed_{
       0};  // pieces of the job nobody has taken; less than 0: late members looked for some

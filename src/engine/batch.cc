@@ -1,13 +1,21 @@
 #include "engine/batch.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "engine/engine.h"
 #include "engine/session.h"
 
 namespace sx {
+namespace {
+
+constexpr double kMaskMs = 0.5;  // of a round that all requests together may spend on masks beforehand
+constexpr int kMaskWait = 1000;  // microseconds between two looks for requests that have been cancelled
+
+}  // namespace
 
 BatchImpl::BatchImpl(EngineImpl& engine) : engine_(engine) {
   const size_t sessions = size_t(engine.options().max_sessions);
@@ -29,8 +37,10 @@ void BatchImpl::add(const Request& request) {
   parts.text = &session->cached_text();
   parts.spec =
       &engine_.speculation(options.preset == kNoSpeculation ? "" : options.preset);  // no preset need be called off
-  if (!options.grammar.empty())
-    parts.grammar = std::make_unique<TreeGrammar>(engine_.grammars().get(options.grammar), options.cancelled);
+  if (!options.grammar.empty()) {
+    masks_ = &engine_.grammars().background();
+    parts.grammar = std::make_unique<TreeGrammar>(engine_.grammars().get(options.grammar), options.cancelled, masks_);
+  }
   all_.push_back({session, std::make_unique<Generation>(request, engine_.parts(), std::move(parts)), prompt_rows_});
 }
 
@@ -39,14 +49,25 @@ bool BatchImpl::step() {
   choose_decoding();
   choose_prompts();
   if (!decoding_.empty() || !pieces_.empty()) engine_.round().run(decoding_, pieces_, int(all_.size()));
+  else wait_for_masks();
   collect();
   return true;
 }
 
+// A request whose grammar takes long to say what may come next sits rounds out where others would wait for it, and so
+// do all of the same grammar: it is with the other thread, for one of them after the other until all have their masks.
 void BatchImpl::choose_decoding() {
   decoding_.clear();
-  for (const Entry& entry : all_)
-    if (entry.generation->decoding()) decoding_.push_back(entry.generation.get());
+  if (masks_) masks_made_ = masks_->ended();
+  const double until = now_ms() + kMaskMs;
+  for (const Entry& entry : all_) {
+    Generation& request = *entry.generation;
+    if (!request.decoding() || request.poll_cancelled()) continue;
+    if (all_.size() == 1) request.need_mask();
+    else if (!request.has_mask(until)) continue;
+    decoding_.push_back(&request);
+  }
+  std::erase_if(decoding_, [](const Generation* request) { return request->grammar_lent(); });
   const size_t most = size_t(engine_.round().max_batch());
   if (decoding_.size() <= most) return;
   std::rotate(decoding_.begin(), decoding_.begin() + ptrdiff_t(turn_ % decoding_.size()), decoding_.end());
@@ -76,11 +97,17 @@ void BatchImpl::choose_prompts() {
   }
 }
 
+// Nothing can be run before a mask is there.
+void BatchImpl::wait_for_masks() {
+  const bool wanted = std::ranges::any_of(all_, [](const Entry& entry) { return !entry.generation->done(); });
+  if (wanted && masks_) masks_->wait(masks_made_, std::chrono::microseconds(kMaskWait));
+}
+
 void BatchImpl::collect() {
   for (Entry& entry : all_) {
     Generation& g = *entry.generation;
     if (!g.done()) continue;
-    finished_.push_back({entry.session, g.finish(), g.error(), g.models_fault()});
+    finished_.push_back({entry.session, g.finish(), g.error(), g.models_fault(), g.no_memory()});
     entry.generation.reset();
   }
   std::erase_if(all_, [](const Entry& entry) { return !entry.generation; });

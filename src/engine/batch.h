@@ -1,5 +1,5 @@
 // Continuous batching: chooses which requests decode and which prompts are prefilled in the next round (shortest prompt
-// first, with aging).
+// first, with aging). Whose next mask of a grammar is not there does not decode.
 #pragma once
 #include <memory>
 #include <vector>
@@ -27,6 +27,7 @@ class BatchImpl : public Batch {
   };
   void choose_decoding();
   void choose_prompts();
+  void wait_for_masks();
   void collect();
 
   EngineImpl& engine_;
@@ -35,8 +36,10 @@ class BatchImpl : public Batch {
   std::vector<const Entry*> prompting_;
   std::vector<PromptPiece> pieces_;
   std::vector<Finished> finished_;
-  size_t turn_ = 0;          // who decodes first, where not all fit in a pass
-  int64_t prompt_rows_ = 0;  // done so far, for all
+  Background* masks_ = nullptr;  // where masks are made that take long; null: no request has had a grammar
+  uint64_t masks_made_ = 0;      // when the requests of the step were chosen
+  size_t turn_ = 0;              // who decodes first, where not all fit in a pass
+  int64_t prompt_rows_ = 0;      // done so far, for all
 };
 
 }  // namespace sx

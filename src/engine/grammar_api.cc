@@ -1,4 +1,4 @@
-// The public door to grammars, and to those from JSON schemas.
+// The public door to grammars, and to those from JSON schemas and regular expressions.
 #include <specextend/grammar.h>
 
 #include "text/grammar/gbnf.h"
@@ -13,6 +13,8 @@ std::string json_schema_to_gbnf(std::string_view schema_json, std::string_view b
 std::string json_schemas_to_gbnf(std::string_view rules, std::span<const std::pair<std::string, std::string>> schemas) {
   return gbnf_of_schemas(rules, schemas);
 }
+
+std::string regex_to_gbnf(std::string_view pattern) { return gbnf_of_regex(std::string(pattern)); }
 
 std::string gbnf_quote(std::string_view text) { return gbnf_literal(text); }
 

@@ -43,6 +43,8 @@ constexpr std::string_view kTekken =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kGpt4o =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+// Thousands from the right.
+constexpr std::string_view kThousands = R"(\d{1,3}(?=(?:\d{3})*\b))";
 constexpr std::string_view kBloom = R"( ?[^(\s|.,!?…。，、।۔،)]+)";
 constexpr std::string_view kBailing =
     R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)";
@@ -81,6 +83,7 @@ const std::vector<Family>& families() {
       {{"", "default"}, {{R"([\p{P}\$\+<=>\^~\|]+)", kGpt2Pattern, R"(\p{N}+)", "[0-9][0-9][0-9]"}}},
       {{"tekken"}, {{kTekken}, true, true}},
       {{"gpt-4o", "llama4", "minimax-m2", "kanana2", "talkie"}, {{kGpt4o}}},
+      {{"tiny_aya", "cohere2moe"}, {{kThousands, kGpt4o}}},
       {{"poro-chat", "bloom", "gpt3-finnish"}, {{kBloom}}},
       {{"viking"}, {{kBloom, kDigit}}},
       {{"superbpe"}, {{R"(\p{N}+)", R"((?=(\d{3})+(?!\d)))"}}},

@@ -124,5 +124,31 @@ TEST(CpuCount, OfThisProcess) {
   EXPECT_EQ(size_t(cpu_count().allowed), allowed_cpus().size());
 }
 
+// Two sockets of four CPUs each, and a node of memory without CPUs.
+TEST_F(CpuCountTest, MemoryNodesAreThoseOfTheAllowedCpus) {
+  EXPECT_TRUE(count(8).nodes.empty());
+  write("sys/devices/system/node/has_memory", "0-2\n");
+  write("sys/devices/system/node/node0/cpulist", "0-1,4-5\n");
+  write("sys/devices/system/node/node1/cpulist", "2-3,6,7\n");
+  write("sys/devices/system/node/node2/cpulist", "\n");
+  EXPECT_EQ(count(8).nodes, (std::vector<int>{0, 1}));
+  EXPECT_EQ(count(8).why(), "8 cores, 2 memory nodes");
+  EXPECT_EQ(count(2).nodes, std::vector<int>{0});  // affinity: CPUs 0 and 1
+  EXPECT_EQ(count(2).why(), "2 cores");
+  EXPECT_EQ(count_cpus({3, 6}, root_.string()).nodes, std::vector<int>{1});
+}
+
+TEST_F(CpuCountTest, MemoryNodesAreThoseOfTheControlGroup) {
+  write("sys/devices/system/node/has_memory", "0-1\n");
+  write("sys/devices/system/node/node0/cpulist", "0-3\n");
+  write("sys/devices/system/node/node1/cpulist", "4-7\n");
+  write("proc/self/status", "Name:\tx\nMems_allowed:\t00000002\nMems_allowed_list:\t1\nThreads:\t1\n");
+  EXPECT_EQ(count(8).nodes, std::vector<int>{1});
+  write("proc/self/status", "Name:\tx\nMems_allowed_list:\t0-1\n");
+  EXPECT_EQ(count(8).nodes, (std::vector<int>{0, 1}));
+  write("sys/devices/system/node/has_memory", "not a list\n");
+  EXPECT_TRUE(count(8).nodes.empty());
+}
+
 }  // namespace
 }  // namespace sx

@@ -1,10 +1,15 @@
 // Mapped files and large memory: contents, alignment, errors that say what was asked.
 #include <gtest/gtest.h>
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -37,6 +42,26 @@ TEST(Pages, AreZeroAlignedAndLarge) {
   EXPECT_EQ(reinterpret_cast<uintptr_t>(large.data()) % (2u << 20), 0u);
   for (size_t i = 0; i < large.size(); i += 4096) ASSERT_EQ(int(large.data()[i]), 0);
   large.data()[large.size() - 1] = std::byte{1};
+}
+
+// The system is asked which policy it keeps for an address in the middle.
+TEST(Pages, ComeFromMemoryNodesAlternately) {
+  const Pages near(size_t(5) << 20, "a test"), spread_out(size_t(5) << 20, "a test"), tiny(100, "a test");
+  const auto policy = [](const Pages& pages) {
+    int mode = -1;
+    unsigned long nodes[16] = {};
+    if (::syscall(SYS_get_mempolicy, &mode, nodes, sizeof(nodes) * 8, pages.data() + pages.size() / 2, MPOL_F_ADDR) !=
+        0)
+      return std::pair(-1, 0ul);
+    return std::pair(mode, nodes[0]);
+  };
+  if (policy(near).first < 0) GTEST_SKIP() << "this system does not tell where memory will be";
+  spread_out.interleave(std::vector<int>{0, 4000});  // a node that no machine has is left out
+  tiny.interleave(std::vector<int>{0});
+  EXPECT_EQ(policy(near).first, MPOL_DEFAULT);
+  EXPECT_EQ(policy(tiny).first, MPOL_DEFAULT);  // less than a page: there is nothing to place
+  EXPECT_EQ(policy(spread_out), std::pair(int{MPOL_INTERLEAVE}, 1ul));
+  for (size_t i = 0; i < spread_out.size(); i += 4096) EXPECT_EQ(spread_out.data()[i], std::byte{0});
 }
 
 TEST(Pages, RefusalSaysWhatItWasFor) {

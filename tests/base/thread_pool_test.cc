@@ -2,9 +2,11 @@
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <chrono>
 #include <numeric>
+#include <set>
 
 #include "base/cpu_count.h"
 
@@ -91,6 +93,42 @@ TEST(ThreadPool, AMemberThatIsHeldUpHoldsUpItsPieceOnly) {
     });
     EXPECT_GE(others.load(), 63);
   }
+}
+
+void allow(const std::vector<int>& cores) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int core : cores) CPU_SET(core, &set);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof set, &set), 0);
+}
+
+// Wherever the system has put the caller, no member stays there, and the caller's affinity is its own.
+TEST(ThreadPool, AMemberLeavesTheCoreOfTheCaller) {
+  const std::vector<int> cores = allowed_cpus();
+  if (cores.size() < 2 || cpu_count().quota > 0) GTEST_SKIP() << "there is one core";
+  ThreadPool pool(int(cores.size()));
+  int took_part = 0;
+  for (int i = 0; i < 20; ++i) {
+    const int callers = cores[size_t(i) % cores.size()];
+    allow({callers});
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // they are not moved too often
+    pool.each(1000, [](int) {});
+    std::vector<std::atomic<int>> seen(size_t(pool.workers()));
+    pool.each(200, [&](int, int worker) {
+      seen[size_t(worker)] = ::sched_getcpu() + 1;
+      std::this_thread::sleep_for(std::chrono::microseconds(20));  // leaves pieces for the others
+    });
+    EXPECT_EQ(seen[0], callers + 1);
+    std::set<int> distinct;
+    for (const auto& core : seen) {
+      if (core == 0) continue;
+      ++took_part;
+      EXPECT_TRUE(distinct.insert(core).second) << "core " << core - 1 << " has two";
+    }
+    EXPECT_EQ(allowed_cpus(), std::vector<int>{callers});
+  }
+  allow(cores);
+  EXPECT_GT(took_part, 30);  // not the caller alone
 }
 
 TEST(ThreadPool, WakesSleepersAfterIdleness) {

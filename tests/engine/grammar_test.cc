@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 #include <nlohmann/json.hpp>
 
 #include "specextend/specextend.h"
@@ -26,9 +27,10 @@ class GrammarEngineTest : public ::testing::Test {
     spec.weights = DType::kQ4_0;
     testing::write_tiny_gguf(folder_.file("draft.gguf"), spec);
   }
-  std::unique_ptr<Engine> open(const std::string& preset, const std::string& rule = "") {
+  std::unique_ptr<Engine> open(const std::string& preset, const std::string& rule = "", int sessions = 2) {
     EngineOptions o;
-    o.model = folder_.file("target.gguf"), o.context = 500, o.threads = 2, o.max_sessions = 2, o.spec.preset = preset;
+    o.model = folder_.file("target.gguf"), o.context = 500, o.threads = 2, o.spec.preset = preset;
+    o.max_sessions = sessions;
     if (preset == "off") return Engine::open(o);
     if (preset != "suffix" && preset != "self-skip") o.spec.draft_model = folder_.file("draft.gguf");
     o.spec.settings = {{"cost-model", "off"}};
@@ -214,6 +216,105 @@ TEST_F(GrammarEngineTest, ADraftOfTheIndexIsCutWhereTheGrammarIsTooHard) {
   ASSERT_TRUE(expected.ends_with(" | end")) << expected;
   for (const char* preset : {"suffix", "fuse", "sd"})
     EXPECT_EQ(outcome(*open(preset), prompt, how), expected) << preset;
+}
+
+// Each mask of it takes long.
+std::string slow_grammar() {
+  std::string grammar = "root ::= any{1,2000}\nany ::= r0";
+  constexpr int kRules = 1500;
+  for (int i = 1; i < kRules; ++i) grammar += " | r" + std::to_string(i);
+  for (int i = 0; i < kRules; ++i) grammar += "\nr" + std::to_string(i) + " ::= [a-z] [a-z ]";
+  return grammar;
+}
+
+// Masks that take long: the other request of the batch goes on meanwhile, and both have the texts they have alone. So
+// do two requests of one grammar, of which one is cancelled on the way.
+TEST_F(GrammarEngineTest, NobodyWaitsForASlowMask) {
+  auto slow = with(slow_grammar(), 1.f, 3);
+  slow.max_tokens = 6;
+  GenerateOptions plain;
+  plain.ignore_end = true, plain.max_tokens = 300;
+  for (const char* preset : {"off", "sd"}) {
+    auto engine = open(preset);
+    const auto prompt = engine->tokenizer().tokenize("Once upon a time");
+    const std::string expected = open("off")->start()->generate(prompt, slow).text;
+    const auto expected_plain = open("off")->start()->generate(prompt, plain).tokens;
+    auto a = engine->start(), b = engine->start();
+    int tokens = 0, most = 0, since = 0;  // of the plain request while the other one has none
+    auto first = slow, second = plain;
+    first.on_token = [&](const TokenInfo&) { most = std::max(most, std::exchange(since, 0)); };
+    second.on_token = [&](const TokenInfo&) { ++tokens, ++since; };
+    auto batch = engine->batch();
+    batch->add({a.get(), prompt, &first});
+    batch->add({b.get(), prompt, &second});
+    int finished = 0;
+    while (batch->step())
+      for (const Finished& f : batch->take_finished()) {
+        EXPECT_EQ(f.error, "");
+        if (f.session == a.get()) { EXPECT_EQ(f.result.text, expected) << preset; }
+        if (f.session == b.get()) { EXPECT_EQ(f.result.tokens, expected_plain) << preset; }
+        ++finished;
+      }
+    EXPECT_EQ(finished, 2);
+    EXPECT_GT(most, 1) << preset;  // rounds that only one of them was part of
+    // Both of one grammar; the second leaves early.
+    int asked = 0;
+    second = slow, second.cancelled = [&] { return ++asked > 5; };
+    batch->add({a.get(), prompt, &slow});
+    batch->add({b.get(), prompt, &second});
+    while (batch->step())
+      for (const Finished& f : batch->take_finished()) {
+        EXPECT_EQ(f.error, "");
+        if (f.session == a.get()) { EXPECT_EQ(f.result.text, expected) << preset; }
+        if (f.session == b.get()) { EXPECT_EQ(f.result.reason, FinishReason::kCancelled); }
+        ++finished;
+      }
+    EXPECT_EQ(finished, 4);
+  }
+}
+
+// Several choices of one such grammar, each at another place of it, as they come and go: each has the text it has
+// alone, beside a request without a grammar.
+TEST_F(GrammarEngineTest, ChoicesOfASlowGrammarAreWhatTheyAreAlone) {
+  constexpr uint64_t kChoices = 6;
+  const std::string grammar = slow_grammar();
+  GenerateOptions plain;
+  plain.ignore_end = true, plain.max_tokens = 40;
+  auto alone = open("off");
+  const auto prompt = alone->tokenizer().tokenize("Once upon a time");
+  const auto expected_plain = alone->start()->generate(prompt, plain).tokens;
+  std::vector<GenerateOptions> how;
+  std::vector<std::vector<Token>> expected;
+  for (uint64_t seed = 0; seed < kChoices; ++seed) {
+    how.push_back(with(grammar, 1.5f, seed));
+    how.back().max_tokens = 6 + int(seed);
+    expected.push_back(alone->start()->generate(prompt, how.back()).tokens);
+  }
+  EXPECT_NE(expected[0], expected[1]);
+  for (const char* preset : {"off", "sd", "suffix"}) {
+    auto engine = open(preset, "", 4);
+    std::vector<std::unique_ptr<Session>> sessions;
+    for (int i = 0; i < 4; ++i) sessions.push_back(engine->start());
+    auto batch = engine->batch();
+    std::vector<int> runs(sessions.size(), -1);  // the choice each session is at
+    size_t next = 0, finished = 0;
+    const auto add = [&](size_t i) {
+      runs[i] = next < kChoices ? int(next++) : -1;
+      if (runs[i] >= 0) batch->add({sessions[i].get(), prompt, &how[size_t(runs[i])]});
+    };
+    for (size_t i = 0; i < 3; ++i) add(i);
+    batch->add({sessions[3].get(), prompt, &plain});
+    while (batch->step())
+      for (const Finished& f : batch->take_finished()) {
+        EXPECT_EQ(f.error, "") << preset;
+        const size_t i =
+            size_t(std::ranges::find(sessions, f.session, &std::unique_ptr<Session>::get) - sessions.begin());
+        EXPECT_EQ(f.result.tokens, i == 3 ? expected_plain : expected[size_t(runs[i])]) << preset << " " << i;
+        ++finished;
+        if (i < 3) add(i);
+      }
+    EXPECT_EQ(finished, kChoices + 1);
+  }
 }
 
 // A request that is cancelled while a mask is made ends as cancelled, whatever its owner says later.

@@ -5,9 +5,11 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <future>
 #include <random>
 
 #include "backend/registry.h"
+#include "base/clock.h"
 #include "speculative/accept/accept.h"
 #include "speculative/draft/candidates.h"
 #include "speculative/tree/tree_grammar.h"
@@ -172,6 +174,93 @@ TEST(TreeGrammar, DraftsShareTheWorkOfARound) {
   EXPECT_LE(masks[0], 6);
   EXPECT_EQ(masks, std::vector<int>(3, masks[0]));
   EXPECT_EQ(sizes, std::vector<int>(3, sizes[0]));
+}
+
+// Who is not alone waits for a mask elsewhere: here there is no time at all for it, and another text of the grammar
+// waits until the matcher is back.
+TEST(TreeGrammar, ReadyWhenItsMaskIsThere) {
+  const auto m = matcher("root ::= [ab]{1,20} \"c\"");
+  Background background;
+  TreeGrammar grammar(m, {}, &background), nobody(matcher("root ::= [ab]*"));
+  EXPECT_TRUE(nobody.ready(0));  // there is no other thread
+  const auto wait = [&](TreeGrammar& g) {
+    int rounds = 0;
+    for (uint64_t before = background.ended(); !g.ready(0); before = background.ended(), ++rounds)
+      background.wait(before, std::chrono::milliseconds(100));
+    return rounds;
+  };
+  EXPECT_GT(wait(grammar), 0);
+  TokenTree tree(16);
+  tree.reset(kC);
+  const std::vector<Token> expected = allowed(grammar.mask(tree, 0));
+  EXPECT_EQ(expected, (std::vector<Token>{kA, kB, kAb, kBc, kAbc}));
+  EXPECT_TRUE(grammar.ready(0));
+  EXPECT_FALSE(grammar.slow());  // it was short work
+  grammar.begin();
+  EXPECT_TRUE(grammar.accept(kA));
+  EXPECT_FALSE(grammar.ready(0));
+  {
+    TreeGrammar other(m, {}, &background);
+    wait(grammar);
+    EXPECT_TRUE(other.ready(0));
+  }
+  EXPECT_TRUE(grammar.ready(now_ms() + 1e6));  // with time enough it is made at once
+  EXPECT_TRUE(grammar.accept(kB));
+  EXPECT_TRUE(grammar.ready(now_ms() + 1e6));
+  EXPECT_FALSE(m->lent());
+  grammar.accept(kC);
+  EXPECT_TRUE(grammar.ready(0));  // nothing may follow
+}
+
+// The requests that come and go meanwhile do not wait for the thread that has the matcher. Only the one whose mask it
+// makes calls that off.
+TEST(TreeGrammar, TextsComeAndGoWhileTheMatcherIsLent) {
+  const auto m = matcher("root ::= [ab]{1,20} \"c\"");
+  std::promise<void> go;
+  Background background;
+  background.add([&] { go.get_future().wait(); });
+  {
+    TreeGrammar grammar(m, {}, &background);
+    grammar.accept(kA);
+    EXPECT_FALSE(grammar.ready(0));
+    {
+      TreeGrammar other(m, {}, &background);
+      EXPECT_FALSE(other.ready(now_ms() + 1e6));
+      EXPECT_TRUE(other.lent());
+    }
+    EXPECT_TRUE(m->lent());
+  }
+  EXPECT_FALSE(m->lent());
+  go.set_value();
+}
+
+// Texts of one grammar wait for one another until each has its mask, however few masks are kept otherwise.
+TEST(TreeGrammar, AllTextsOfAGrammarAreReadyInTheEnd) {
+  const auto m = matcher("root ::= [ab]{1,20} \"c\"", {.states = 2, .mask_bytes = 1});
+  Background background;
+  std::vector<std::unique_ptr<TreeGrammar>> texts;
+  for (int i = 0; i < 8; ++i) {
+    texts.push_back(std::make_unique<TreeGrammar>(m, nullptr, &background));
+    for (int k = 0; k < i; ++k) texts.back()->accept(kA);
+  }
+  for (int round = 0; round < 5; ++round) {  // as a batch does it
+    int waits = 0;
+    for (bool all = false; !all; ++waits) {
+      ASSERT_LT(waits, 40) << round;
+      const uint64_t before = background.ended();
+      all = true;
+      for (auto& text : texts) all = text->ready(0) && all;
+      if (!all) background.wait(before, std::chrono::hours(1));
+    }
+    EXPECT_FALSE(m->lent());
+    TokenTree tree(4);
+    tree.reset(kA);
+    for (auto& text : texts) {
+      text->begin();
+      EXPECT_TRUE(TreeGrammar::allows(text->mask(tree, 0), kB));
+      EXPECT_TRUE(text->accept(kB));
+    }
+  }
 }
 
 TEST(TreeGrammar, ACancelledRequestHasNoMask) {

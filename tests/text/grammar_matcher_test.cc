@@ -1,6 +1,8 @@
 // The matcher: tokens that split characters, masks, ends, forced bytes, bounds on what it keeps, and the work of masks.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <future>
 #include <thread>
 
 #include "base/error.h"
@@ -324,7 +326,7 @@ TEST(GrammarMatcher, AMaskCanBeCancelled) {
 
 TEST(GrammarMatcher, CacheKeepsTheLatestGrammars) {
   const TestVocabulary vocabulary;
-  GrammarCache cache(vocabulary.trie, 2);
+  GrammarCache cache(vocabulary.trie, {.most = 2});
   const auto a = cache.get("root ::= \"a\"");
   const std::weak_ptr<GrammarMatcher> b = cache.get("root ::= \"b\"");
   EXPECT_EQ(cache.get("root ::= \"a\""), a);
@@ -337,9 +339,43 @@ TEST(GrammarMatcher, CacheKeepsTheLatestGrammars) {
                Error);
 }
 
+// Many small grammars; of large ones fewer, but always some.
+TEST(GrammarMatcher, CacheKeepsWhatItHasMemoryFor) {
+  const TestVocabulary vocabulary;
+  const auto text = [](int i) { return "root ::= \"" + std::to_string(i) + "\""; };
+  const auto kept = [&](const GrammarCacheLimits& limits) {
+    GrammarCache cache(vocabulary.trie, limits);
+    for (int i = 0; i < 20; ++i) cache.get(text(i));
+    int found = 0;
+    for (int i = 20; i-- > 0 && cache.known(text(i));) ++found;
+    return found;
+  };
+  GrammarCache cache(vocabulary.trie);
+  const size_t one = cache.get(text(10))->bytes();
+  EXPECT_GT(one, 500u);
+  EXPECT_LT(one, 100'000u);
+  EXPECT_EQ(kept({.most = 12, .always = 3}), 12);
+  EXPECT_EQ(kept({.most = 12, .always = 3, .bytes = 7 * one + one / 2}), 7);
+  EXPECT_EQ(kept({.most = 12, .always = 3, .bytes = one}), 3);
+}
+
+// What a matcher keeps as it is used counts, and what it forgets does not.
+TEST(GrammarMatcher, KnowsAboutHowMuchMemoryItTakes) {
+  const TestVocabulary vocabulary({"aa", "aaa"});
+  GrammarMatcher matcher("root ::= \"a\"{0,90000} \"b\"", vocabulary.trie);
+  const size_t fresh = matcher.bytes();
+  matcher.mask(matcher.advance(matcher.start(), std::string(5000, 'a')));
+  const size_t used = matcher.bytes();
+  EXPECT_GT(used, fresh + 5000 * 100);
+  GrammarMatcher small("root ::= \"a\"{0,90000} \"b\"", vocabulary.trie, {.states = 64});
+  auto state = small.start();
+  for (int i = 0; i < 5000; ++i) small.mask(state = small.advance(state, Token('a')));
+  EXPECT_LT(small.bytes(), fresh + 100'000);
+}
+
 TEST(GrammarMatcher, CacheKeepsWhatSomebodyHolds) {
   const TestVocabulary vocabulary;
-  GrammarCache cache(vocabulary.trie, 1);
+  GrammarCache cache(vocabulary.trie, {.most = 1});
   const auto held = cache.get("root ::= \"a\"");
   std::weak_ptr<GrammarMatcher> dropped = cache.get("root ::= \"b\"");
   for (const char* other : {"root ::= \"c\"", "root ::= \"d\""}) cache.get(other);
@@ -354,14 +390,143 @@ TEST(GrammarMatcher, CacheHasTheFirstMask) {
   const char* const text = "root ::= [a-z]{1,9} \".\"";
   GrammarMatcher alone(text, vocabulary.trie);
   EXPECT_THROW(alone.mask(alone.start(), never), GrammarCancelled);
-  GrammarCache cache(vocabulary.trie, 1);
+  GrammarCache cache(vocabulary.trie, {.most = 1});
   const auto held = cache.get(text);
   EXPECT_EQ(*held->mask(held->start(), never), *alone.mask(alone.start()));
 }
 
+// A mask that another thread makes is the one that it would have been, and is there afterwards.
+TEST(GrammarMatcher, LentForAMask) {
+  const auto never = [] { return true; };
+  GrammarMatcher alone(kNested, long_words().trie), lent(kNested, long_words().trie);
+  const auto at = [](GrammarMatcher& matcher) { return matcher.advance(matcher.start(), std::string_view("xab")); };
+  const auto state = at(lent);
+  EXPECT_FALSE(lent.has_mask(state));
+  Background background;
+  lent.lend(state, background);
+  background.wait(0, std::chrono::hours(1));
+  EXPECT_FALSE(lent.lent());
+  EXPECT_TRUE(lent.has_mask(state));
+  EXPECT_EQ(*lent.mask(state, never), *alone.mask(at(alone)));
+  lent.take_back();
+  EXPECT_FALSE(lent.lent());
+}
+
+// Whether the other thread has begun or not, after take_back() the matcher is its owner's, and nothing is spoilt.
+TEST(GrammarMatcher, TakenBackAtAnyTime) {
+  GrammarMatcher alone(kNested, long_words().trie);
+  const auto expected = alone.mask(alone.advance(alone.start(), std::string_view("xabcabc")));
+  Background background;
+  for (int i = 0; i < 50; ++i) {
+    GrammarMatcher matcher(kNested, long_words().trie);
+    const auto state = matcher.advance(matcher.start(), std::string_view("xabcabc"));
+    matcher.lend(state, background);
+    if (i % 3 > 0) background.wait(background.ended(), std::chrono::microseconds(20 * i));
+    matcher.take_back();
+    EXPECT_FALSE(matcher.lent());
+    EXPECT_EQ(*matcher.mask(state), *expected);
+  }
+}
+
+// What nobody wants any more is not made, and nobody waits for that; the mask of another state is.
+TEST(GrammarMatcher, GivenUpWithoutWaiting) {
+  GrammarMatcher matcher(kNested, long_words().trie);
+  const auto state = matcher.advance(matcher.start(), std::string_view("xab")), other = matcher.start();
+  std::promise<void> go;
+  Background background;
+  background.add([&] { go.get_future().wait(); });
+  matcher.lend(state, background);
+  matcher.give_up(other);
+  EXPECT_TRUE(matcher.lent());
+  matcher.give_up(state);
+  EXPECT_FALSE(matcher.lent());
+  matcher.lend(other, background);
+  go.set_value();
+  for (uint64_t ended = 0; ended < 3; ended = background.ended()) background.wait(ended, std::chrono::hours(1));
+  EXPECT_TRUE(matcher.has_mask(other));
+  EXPECT_FALSE(matcher.has_mask(state));
+}
+
+// States are copied and let go while another thread makes masks and forgets; what is held stays what it is.
+TEST(GrammarMatcher, StatesComeAndGoWhileItIsLent) {
+  const TestVocabulary vocabulary({"aa", "aaa"});
+  GrammarMatcher matcher("root ::= \"a\"{0,90000} \"b\"", vocabulary.trie, {.states = 16});
+  Background background;
+  auto state = matcher.start();
+  std::vector<GrammarMatcher::State> states;
+  for (int i = 0; i < 300; ++i) {
+    states.push_back(state);
+    state = matcher.advance(state, Token('a'));
+    matcher.lend(state, background);
+    while (matcher.lent()) {
+      const std::vector<GrammarMatcher::State> copies(states.begin(), states.end());
+      auto first = matcher.start();
+      first = copies.back();
+    }
+    if (i % 50 == 49) states.clear();
+    ASSERT_TRUE(matcher.has_mask(state));
+  }
+  matcher.take_back();
+  EXPECT_TRUE(state == matcher.advance(matcher.start(), std::string(300, 'a')));
+}
+
+// However few masks may be kept: those of states that are held are.
+TEST(GrammarMatcher, KeepsTheMasksOfHeldStates) {
+  const TestVocabulary vocabulary;
+  const auto never = [] { return true; };
+  GrammarMatcher matcher("root ::= \"a\"{0,90000} \"b\"", vocabulary.trie, {.mask_bytes = 1});
+  std::vector<GrammarMatcher::State> states = {matcher.start()};
+  for (int i = 0; i < 20; ++i) states.push_back(matcher.advance(states.back(), Token('a')));
+  for (const auto& state : states) matcher.mask(state);
+  for (const auto& state : states) EXPECT_NE(matcher.mask(state, never), nullptr);
+  EXPECT_EQ(matcher.masks(), states.size());
+  const auto last = states.back();
+  states.clear();
+  matcher.mask(matcher.advance(last, Token('a')));
+  EXPECT_EQ(matcher.masks(), 3u);  // of the start, this one, and the one made last
+}
+
+// The thread that has the matcher forgets, too, so that the owner need not.
+TEST(GrammarMatcher, WhatIsKeptIsForgottenWhereItIsLent) {
+  const TestVocabulary vocabulary({"aa", "aaa"});
+  GrammarMatcher matcher("root ::= \"a\"{0,90000} \"b\"", vocabulary.trie, {.states = 64});
+  matcher.forget_when_lent();
+  Background background;
+  auto state = matcher.start();
+  size_t most = 0;
+  for (int i = 0; i < 500; ++i) {
+    state = matcher.advance(state, Token('a'));
+    const uint64_t before = background.ended();
+    if (matcher.crowded() || !matcher.has_mask(state)) {
+      matcher.lend(state, background);
+      background.wait(before, std::chrono::hours(1));
+    }
+    EXPECT_FALSE(matcher.lent());
+    matcher.take_back();
+    most = std::max(most, matcher.states());
+  }
+  EXPECT_LE(most, 64u + 8u);
+}
+
+// What a large matcher holds is freed in the background.
+TEST(GrammarMatcher, FreedInTheBackground) {
+  const TestVocabulary vocabulary;
+  std::shared_ptr<GrammarMatcher> held;
+  std::promise<void> go;
+  auto cache = std::make_unique<GrammarCache>(vocabulary.trie, GrammarCacheLimits{.most = 1});
+  cache->background().add([&] { go.get_future().wait(); });
+  std::weak_ptr<GrammarMatcher> first = cache->get("root ::= \"a\"");
+  held = cache->get("root ::= \"b\"");  // drops the first while the background is busy
+  EXPECT_TRUE(first.expired());
+  go.set_value();
+  cache.reset();
+  EXPECT_TRUE(matches(*held, "b"));
+  held.reset();  // after the cache and its thread
+}
+
 TEST(GrammarMatcher, CacheIsAskedByThreads) {
   const TestVocabulary vocabulary;
-  GrammarCache cache(vocabulary.trie, 2);
+  GrammarCache cache(vocabulary.trie, {.most = 2});
   const auto text = [](size_t i) { return "root ::= \"" + std::string(1, char('a' + i % 5)) + "\""; };
   std::vector<std::shared_ptr<GrammarMatcher>> got(40);
   std::vector<std::thread> threads;

@@ -392,6 +392,41 @@ TEST(GrammarSchema, RandomWalksWriteValidTexts) {
   }
 }
 
+TEST(GrammarSchema, RegularExpressionsOfWholeTexts) {
+  const TestVocabulary vocabulary({"ab", "12", "\"x", "é"});
+  struct Regex {
+    const char* pattern;
+    std::vector<std::string> yes, no;
+  };
+  const Regex all[] = {
+      {R"(((25[0-5]|(2[0-4]|1\d|[1-9]|)\d)\.){3}(25[0-5]|(2[0-4]|1\d|[1-9]|)\d))",
+       {"1.2.3.4", "255.0.19.200"},
+       {"", "1.2.3", "256.1.1.1", " 1.2.3.4", "1.2.3.4 "}},
+      {"^a+$|b", {"a", "aaa", "b"}, {"", "ab", "cb"}},
+      {R"("[^"\\]*")", {"\"\"", "\"é\n\""}, {"\"", "\"\\\""}},  // as they are: nothing is escaped
+      {".*", {"", "a\"\\"}, {"a\nb"}},
+      {"\\w{2,3}?", {"ab", "a_1"}, {"a", "abcd", "a-"}},
+  };
+  for (const Regex& regex : all) {
+    GrammarMatcher matcher(gbnf_of_regex(regex.pattern), vocabulary.trie);
+    for (const std::string& text : regex.yes) EXPECT_TRUE(matches(matcher, text)) << regex.pattern << " " << text;
+    for (const std::string& text : regex.no) EXPECT_FALSE(matches(matcher, text)) << regex.pattern << " " << text;
+  }
+  for (const std::string wrong : {"[.*", "(a", "a)", "*a", "a{2", "\\p{L}", "(?=a)", "a^b", "\\", "a{3,1}", "a{,5}",
+                                  "a{}", "a{2,", "a{2;3}", "a{100001}", "a{2,99999999999999999999}", "a{1,2}{3}"}) {
+    std::string error;
+    try {
+      gbnf_of_regex(wrong);
+    } catch (const Error& e) { error = e.what(); }
+    EXPECT_TRUE(error.starts_with("pattern \"" + wrong.substr(0, 1))) << wrong << ": " << error;  // never of a grammar
+  }
+  EXPECT_NO_THROW(parse_gbnf(gbnf_of_regex("a{100000}b{0,}c{2,2}")));
+  try {
+    gbnf_of_regex(std::string(30'000, 'a'));
+    ADD_FAILURE();
+  } catch (const Error& e) { EXPECT_TRUE(std::string(e.what()).starts_with("a pattern of 30000 bytes")) << e.what(); }
+}
+
 TEST(GrammarSchema, TheValidatorSeesFaults) {
   int seen = 0;
   for (const Case& c : cases()) {

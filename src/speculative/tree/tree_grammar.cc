@@ -1,7 +1,9 @@
 #include "speculative/tree/tree_grammar.h"
 
 #include <algorithm>
+#include <new>
 
+#include "base/clock.h"
 #include "base/error.h"
 
 namespace sx {
@@ -16,19 +18,43 @@ Result drafted(Work work, Result otherwise) {
   try {
     return work();
   } catch (const Error&) {
-  } catch (const GrammarCancelled&) {}
+  } catch (const GrammarCancelled&) {
+  } catch (const std::bad_alloc&) {}
   return otherwise;
 }
 
 }  // namespace
 
-TreeGrammar::TreeGrammar(std::shared_ptr<GrammarMatcher> matcher, std::function<bool()> cancelled)
-    : matcher_(std::move(matcher)), cancelled_(std::move(cancelled)), state_(matcher_->start()) {}
+// The matcher may be lent for another text, which nobody waits for here: a state may be copied and let go all the same.
+TreeGrammar::TreeGrammar(std::shared_ptr<GrammarMatcher> matcher, std::function<bool()> cancelled, Background* helper)
+    : matcher_(std::move(matcher)), cancelled_(std::move(cancelled)), helper_(helper), state_(matcher_->start()) {
+  if (!helper_) matcher_->take_back();
+}
+
+TreeGrammar::~TreeGrammar() { matcher_->give_up(state_); }
+
+bool TreeGrammar::ready(double until) {
+  if (!helper_) return true;
+  if (matcher_->lent()) return false;
+  matcher_->forget_when_lent();
+  if (matcher_->failed(state_)) return true;
+  if (!matcher_->crowded()) {
+    if (matcher_->has_mask(state_)) return true;
+    try {
+      if (now_ms() < until) matcher_->mask(state_, [until] { return now_ms() >= until; });
+    } catch (const Error&) {  // it is told again where the mask is needed
+    } catch (const GrammarCancelled&) {
+    } catch (const std::bad_alloc&) {}
+    if (matcher_->has_mask(state_)) return true;
+  }
+  matcher_->lend(state_, *helper_);
+  return false;
+}
 
 void TreeGrammar::begin() {
   held_.clear();
   failures_.clear();
-  spent_ = 0;
+  spent_ = own_ = 0;
 }
 
 // A token the mask has allowed can be followed: the mask has done so.
@@ -64,6 +90,7 @@ const uint32_t* TreeGrammar::hold(const GrammarMatcher::State& state) {
     throw;
   }
   spent_ += matcher_->work();
+  if (state == state_) own_ = matcher_->work();
   return held_.back().mask->data();
 }
 
@@ -73,6 +100,8 @@ const uint32_t* TreeGrammar::mask(const TokenTree& tree, NodeId node) {
     return hold(state_at(tree, node));
   } catch (const Error& e) { failures_.push_back({node, e.what()}); } catch (const GrammarCancelled&) {
     failures_.push_back({node, ""});
+  } catch (const std::bad_alloc&) {
+    failures_.push_back({node, "there is no memory to find which tokens the grammar lets come next", true});
   }
   held_.push_back({{}, matcher_->ends_only()});
   return held_.back().mask->data();

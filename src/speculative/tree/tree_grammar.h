@@ -4,6 +4,7 @@
 // A grammar may turn out too ambiguous to be followed. That ends a request only on the accepted path. A
 // drafter that meets it is told to draft nothing there.
 #pragma once
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,7 +18,21 @@ namespace sx {
 class TreeGrammar {
  public:
   // `cancelled`: whether the request has been cancelled; asked in the middle of long work. May be empty.
-  explicit TreeGrammar(std::shared_ptr<GrammarMatcher> matcher, std::function<bool()> cancelled = {});
+  // `helper`: makes masks that take long, see ready(); null: nobody does.
+  explicit TreeGrammar(std::shared_ptr<GrammarMatcher> matcher, std::function<bool()> cancelled = {},
+                       Background* helper = nullptr);
+  ~TreeGrammar();
+  TreeGrammar(const TreeGrammar&) = delete;
+  TreeGrammar& operator=(const TreeGrammar&) = delete;
+
+  // Whether the text may take part in a round that others wait for: the mask of its end is there, or can be made before
+  // `until` (of now_ms()). Otherwise the helper makes it. While the matcher is lent(), to make this mask or that of
+  // another text of the same grammar, nothing else here may be called but take_back().
+  bool ready(double until);
+  bool lent() const { return matcher_->lent(); }
+  void take_back() { matcher_->take_back(); }
+  // Masks of this grammar may take long, so that drafts are not worth theirs.
+  bool slow() const { return matcher_->slow(); }
 
   // The text grows by a token. False: the grammar does not allow it (or the text has ended); only the end is left then.
   bool accept(Token token);
@@ -33,6 +48,7 @@ class TreeGrammar {
   struct Failure {
     NodeId node;
     std::string why;  // empty: the request has been cancelled
+    bool no_memory = false;
   };
   // Why the last mask() of a node in this round is not the grammar's; null: it is. A text that goes on behind the node
   // has to end with this.
@@ -47,16 +63,19 @@ class TreeGrammar {
   // Tokens that spell what must follow the text, at most `most`; none where it can go on in more than one way.
   std::vector<Token> forced_tokens(size_t most);
   // Whether nodes beyond the next token may still be looked at in this round: others wait for it. All drafts of a round
-  // together may take the work of one mask at most.
-  bool allows_drafts() const { return spent_ < matcher_->limits().work; }
+  // together may take a part of what one mask may, beside the mask that the text needs anyhow.
+  bool allows_drafts() const { return spent_ - own_ < std::min(matcher_->limits().work, kDraftWork); }
   uint64_t spent() const { return spent_; }
 
  private:
+  static constexpr uint64_t kDraftWork = 1 << 18;
+
   GrammarMatcher::State state_at(const TokenTree& tree, NodeId node);
   const uint32_t* hold(const GrammarMatcher::State& state);
 
   std::shared_ptr<GrammarMatcher> matcher_;
   std::function<bool()> cancelled_;
+  Background* const helper_;
   GrammarMatcher::State state_;  // after the text; empty: it has ended
   struct Held {
     GrammarMatcher::State state;
@@ -64,7 +83,7 @@ class TreeGrammar {
   };
   std::vector<Held> held_;
   std::vector<Failure> failures_;
-  uint64_t spent_ = 0;                         // work of this round
+  uint64_t spent_ = 0, own_ = 0;               // work of this round; of it, of the mask of the text's end
   std::vector<Token> path_;                    // working memory: tokens from a node up to node 0
   std::vector<GrammarMatcher::State> states_;  // working memory: of the nodes of a tree
   std::vector<NodeId> kept_;

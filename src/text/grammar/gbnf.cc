@@ -14,7 +14,6 @@ using Kind = GrammarPart::Kind;
 using Range = GrammarPart::Range;
 
 constexpr int kMaxRules = 16384, kMaxNesting = 64;
-constexpr uint32_t kMaxRepeats = 100'000;
 constexpr char32_t kLastCode = 0x10FFFF, kFirstSurrogate = 0xD800, kLastSurrogate = 0xDFFF;
 
 bool is_name(char c) {

@@ -12,6 +12,7 @@
 namespace sx {
 
 inline constexpr size_t kMaxGrammarBytes = 256 << 10;
+inline constexpr uint32_t kMaxRepeats = 100'000;  // of a repetition that is counted
 inline constexpr uint32_t kNoLimit = std::numeric_limits<uint32_t>::max();
 
 // A part of a rule's body.

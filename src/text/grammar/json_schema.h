@@ -18,4 +18,7 @@ std::string gbnf_of_schema(std::string_view schema_json, std::string_view before
 // that the schema describes. Names begin with a capital letter; those of the rules made here do not.
 std::string gbnf_of_schemas(std::string_view rules, std::span<const std::pair<std::string, std::string>> schemas);
 
+// GBNF of the texts that a regular expression describes from their beginning to their end.
+std::string gbnf_of_regex(const std::string& pattern);
+
 }  // namespace sx

@@ -18,7 +18,8 @@ constexpr uint64_t kLandWork = 8;     // a stack that takes the byte
 constexpr uint64_t kFrameWork = 32;   // a frame that is made and followed through what takes no byte
 constexpr uint64_t kStateWork = 256;  // a state that is made, beside its edges
 constexpr uint64_t kNoWorkLimit = std::numeric_limits<uint64_t>::max();
-constexpr uint64_t kQuestionWork = 1 << 16;  // between two questions whether a request is cancelled
+constexpr uint64_t kQuestionWork = 1 << 14;  // between two questions whether a request is cancelled
+constexpr uint64_t kSlowWork = 1 << 18;      // of a mask that others should not wait for
 constexpr size_t kFramesPerStack = 4;        // looked at on the way to the stacks of a state
 
 }  // namespace
@@ -57,9 +58,10 @@ GrammarMatcher::GrammarMatcher(std::string_view gbnf, std::shared_ptr<const Toke
   todo_.push_back(push(nullptr, program_.start));
   close(key, &dead_);
   start_ = State(intern(std::move(key)));
+  count_bytes();
 }
 
-GrammarMatcher::~GrammarMatcher() = default;
+GrammarMatcher::~GrammarMatcher() { take_back(); }
 
 const GrammarMatcher::Frame* GrammarMatcher::push(const Frame* below, uint32_t node, uint32_t count) {
   const auto [found, fresh] = frames_.insert({below, node, count, next_id_, below ? below->id : 0});
@@ -127,7 +129,7 @@ void GrammarMatcher::count(uint64_t work, const Node* at) {
 }
 
 void GrammarMatcher::begin(uint64_t most_work) {
-  forget();
+  if (full(slack_)) forget();
   ++call_;
   work_ = next_question_ = 0;
   most_work_ = most_work;
@@ -183,11 +185,11 @@ void GrammarMatcher::land(const Node* from, uint8_t byte, Edge& edge) {
     Key key;
     try {
       landing.work = uint32_t(kFrameWork) * close(key, from);
+      landing.node = intern(std::move(key));
     } catch (...) {
       landings_.erase(found);
       throw;
     }
-    landing.node = intern(std::move(key));
     parts_ += landing_.size();
   }
   edge.to = &landing;
@@ -261,6 +263,7 @@ GrammarMask GrammarMatcher::mask(const State& state, const std::function<bool()>
     return node->mask;
   }
   if (must_end(state)) return ends_only_;
+  node->failed = false;
   std::vector<uint32_t> bits(trie_->words(), 0);
   try {
     if (!node->trouble.empty()) throw Error(node->trouble);
@@ -275,15 +278,84 @@ GrammarMask GrammarMatcher::mask(const State& state, const std::function<bool()>
   const bool none = std::all_of(bits.begin(), bits.end(), [](uint32_t word) { return word == 0; });
   if (can_end(state) || none)
     for (size_t i = 0; i < bits.size(); ++i) bits[i] |= (*ends_only_)[i];
-  node->mask = std::make_shared<const std::vector<uint32_t>>(std::move(bits));
-  node->mask_work = work_;
+  keep_mask(node, std::make_shared<const std::vector<uint32_t>>(std::move(bits)));
+  return node->mask;
+}
+
+// Masks of states that nobody holds make room, those used longest ago first. Texts that wait for one another's masks
+// hold their states: each finds its own mask when all are there.
+void GrammarMatcher::keep_mask(Node* node, GrammarMask mask) {
   recent_.push_front(node);
   node->recent = recent_.begin();
-  while (recent_.size() > 1 && recent_.size() * trie_->words() * sizeof(uint32_t) > limits_.mask_bytes) {
-    recent_.back()->mask.reset();
-    recent_.pop_back();
+  node->mask = std::move(mask);
+  node->mask_work = work_;
+  const size_t most = std::max<size_t>(1, limits_.mask_bytes / (trie_->words() * sizeof(uint32_t)));
+  for (auto at = recent_.end(); recent_.size() > most && at != recent_.begin();) {
+    --at;
+    if (*at == node || held(**at)) continue;
+    (*at)->mask.reset();
+    at = recent_.erase(at);
   }
-  return node->mask;
+  count_bytes();
+}
+
+bool GrammarMatcher::has_mask(const State& state) const {
+  return !state || state.node_->mask || !state.node_->trouble.empty() || must_end(state);
+}
+
+// Nothing may leave this: the thread is everybody's.
+void GrammarMatcher::make_lent_mask() {
+  try {
+    if (full(1)) forget();
+    mask(lent_, [loan = loan_.get()] { return loan->wanted.load(); });
+  } catch (const Error&) {  // whoever asks for that mask is told again
+  } catch (const GrammarCancelled&) {
+  } catch (const std::exception&) {  // no memory
+    if (lent_) lent_.node_->failed = true;
+  }
+  slow_ = slow_ || work_ > kSlowWork;
+}
+
+void GrammarMatcher::lend(const State& state, Background& to) {
+  SX_ASSERT(!lent());
+  lent_ = state;
+  loan_ = std::make_shared<Loan>();
+  to.add([this, loan = loan_] {
+    {
+      const std::lock_guard lock(loan->mutex);
+      if (loan->over) return;
+      loan->begun = true;
+    }
+    make_lent_mask();
+    const std::lock_guard lock(loan->mutex);
+    loan->over = true;
+    loan->changed.notify_all();
+  });
+}
+
+bool GrammarMatcher::lent() const {
+  if (!loan_) return false;
+  const std::lock_guard lock(loan_->mutex);
+  return !loan_->over;
+}
+
+void GrammarMatcher::take_back() {
+  if (!loan_) return;
+  {
+    std::unique_lock lock(loan_->mutex);
+    loan_->wanted = true;
+    loan_->changed.wait(lock, [&] { return !loan_->begun || loan_->over; });
+    loan_->over = true;
+  }
+  loan_ = nullptr;
+  lent_ = {};
+}
+
+void GrammarMatcher::give_up(const State& state) {
+  if (!loan_ || !(lent_ == state)) return;
+  const std::lock_guard lock(loan_->mutex);
+  loan_->wanted = true;
+  if (!loan_->begun) loan_->over = true;
 }
 
 bool GrammarMatcher::can_end(const State& state) const { return state && state.node_->key->can_end; }
@@ -315,16 +387,15 @@ std::string GrammarMatcher::forced(const State& state, size_t most) {
   return out;
 }
 
-// Keeps the states that are still referenced, without their successors, and their stacks.
+// Keeps the states that are still held, without their successors, and their stacks.
 void GrammarMatcher::forget() {
-  if (states_.size() < most_states_ && parts() < most_parts_) return;
-  std::unordered_set<const Frame*> used;
+  for (auto& [key, node] : states_) node.next.reset();
   landings_.clear();
   parts_ = 0;
+  std::unordered_set<const Frame*> used;
   for (auto it = states_.begin(); it != states_.end();) {
     Node& node = it->second;
-    node.next.reset();
-    if (node.pins == 0) {
+    if (!held(node)) {
       if (node.mask) recent_.erase(node.recent);
       it = states_.erase(it);
       continue;
@@ -339,6 +410,17 @@ void GrammarMatcher::forget() {
   most_parts_ = std::max(limits_.parts, 2 * parts());
 }
 
+// Each node of a container has a link, its hash and what the allocator adds.
+void GrammarMatcher::count_bytes() {
+  constexpr size_t kMore = 32;
+  bytes_.store(program_.nodes.size() * sizeof(GrammarProgram::Node) +
+                   program_.edges.size() * sizeof(GrammarProgram::Edge) + frames_.size() * (sizeof(Frame) + kMore) +
+                   parts_ * sizeof(Edge) + states_.size() * (sizeof(Key) + sizeof(Node) + kMore) +
+                   landings_.size() * (sizeof(Stacks) + sizeof(Landing) + kMore) +
+                   recent_.size() * trie_->words() * sizeof(uint32_t),
+               std::memory_order_relaxed);
+}
+
 std::shared_ptr<GrammarMatcher> GrammarCache::find(const std::string& gbnf) {
   const auto found = known_.find(gbnf);
   return found == known_.end() ? nullptr : found->second.lock();
@@ -348,20 +430,33 @@ void GrammarCache::keep(const std::string& gbnf, const std::shared_ptr<GrammarMa
   known_[gbnf] = matcher;
   recent_.remove(matcher);
   recent_.push_front(matcher);
-  if (recent_.size() > capacity_) recent_.pop_back();
+  size_t bytes = 0, kept = 0;
+  const auto fits = [&](const auto& one) {
+    bytes += one->bytes();
+    return ++kept <= limits_.most && (kept <= limits_.always || bytes <= limits_.bytes);
+  };
+  recent_.erase(std::ranges::find_if_not(recent_, fits), recent_.end());
   std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
 }
 
+std::shared_ptr<GrammarMatcher> GrammarCache::compile(const std::string& gbnf) {
+  return {new GrammarMatcher(gbnf, trie_), [to = std::weak_ptr(background_)](GrammarMatcher* matcher) {
+            const auto background = to.lock();
+            if (background) background->add([matcher] { delete matcher; });
+            else delete matcher;
+          }};
+}
+
+std::shared_ptr<GrammarMatcher> GrammarCache::known(const std::string& gbnf) {
+  const std::lock_guard lock(mutex_);
+  auto matcher = find(gbnf);
+  if (matcher) keep(gbnf, matcher);
+  return matcher;
+}
+
 std::shared_ptr<GrammarMatcher> GrammarCache::get(const std::string& gbnf) {
-  std::shared_ptr<GrammarMatcher> matcher;
-  {
-    const std::lock_guard lock(mutex_);
-    if ((matcher = find(gbnf))) {
-      keep(gbnf, matcher);
-      return matcher;
-    }
-  }
-  matcher = std::make_shared<GrammarMatcher>(gbnf, trie_);
+  if (auto matcher = known(gbnf)) return matcher;
+  auto matcher = compile(gbnf);
   // The first mask, too, is made where nobody else waits.
   try {
     matcher->mask(matcher->start());

@@ -1,5 +1,6 @@
-// Regular expressions of JSON schemas: characters, classes, groups, alternatives, repetitions, and anchors at the ends
-// of an alternative. What they describe is the text of a string; it is written with the escapes JSON asks for.
+// Regular expressions: characters, classes, groups, alternatives, repetitions, and anchors at the ends of an
+// alternative. In a JSON schema they describe the text of a string, which is written with the escapes JSON asks for;
+// alone they describe a whole text.
 #include <algorithm>
 
 #include "base/error.h"
@@ -52,8 +53,8 @@ Ranges named(char c) {
   }
 }
 
-// One character of the class, as JSON writes it.
-std::string gbnf_of(const Ranges& ranges) {
+// One character of the class, in a JSON string as JSON writes it.
+std::string gbnf_of(const Ranges& ranges, bool in_json) {
   const auto contains = [&](char32_t c) {
     return std::any_of(ranges.begin(), ranges.end(), [&](auto r) { return r.first <= c && c <= r.last; });
   };
@@ -63,11 +64,13 @@ std::string gbnf_of(const Ranges& ranges) {
     plain += fmt::format("\\U{:08X}", uint32_t(first));
     if (last > first) plain += fmt::format("-\\U{:08X}", uint32_t(last));
   };
-  // Without control characters, quotes, backslashes and surrogates.
-  constexpr GrammarPart::Range kPlain[] = {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, 0xD7FF}, {0xE000, kLastPoint}};
+  // Without surrogates, and in JSON without control characters, quotes and backslashes.
+  const Ranges allowed = in_json ? Ranges{{0x20, 0x21}, {0x23, 0x5B}, {0x5D, 0xD7FF}, {0xE000, kLastPoint}}
+                                 : Ranges{{0x01, 0xD7FF}, {0xE000, kLastPoint}};
   for (auto r : ranges)
-    for (auto p : kPlain) add(std::max(r.first, p.first), std::min(r.last, p.last));
+    for (auto p : allowed) add(std::max(r.first, p.first), std::min(r.last, p.last));
   if (!plain.empty()) out = "[" + plain + "]";
+  if (!in_json) return out;
   constexpr std::pair<char32_t, const char*> kEscaped[] = {
       {'"', "\\\""}, {'\\', "\\\\"}, {'\n', "\\n"}, {'\t', "\\t"}, {'\r', "\\r"}};
   for (const auto& [c, escape] : kEscaped)
@@ -77,6 +80,7 @@ std::string gbnf_of(const Ranges& ranges) {
 
 class PatternReader {
  public:
+  // `where` is empty outside of a schema.
   PatternReader(const std::string& text, const std::string& where) : text_(text), where_(where) {}
 
   std::string whole() {
@@ -88,7 +92,9 @@ class PatternReader {
 
  private:
   [[noreturn]] void wrong(const std::string& what) const {
-    fail("json schema: {}: pattern {}: {} (at byte {})", where_, Schema(text_).dump(), what, at_);
+    const std::string place = where_.empty() ? "" : fmt::format("json schema: {}: ", where_);
+    constexpr auto kReplace = Schema::error_handler_t::replace;
+    fail("{}pattern {}: {} (at byte {})", place, Schema(text_).dump(-1, ' ', false, kReplace), what, at_);
   }
   bool more() const { return at_ < text_.size(); }
   bool take(char c) {
@@ -97,12 +103,13 @@ class PatternReader {
     return true;
   }
 
-  // An alternative of the whole: what is not anchored may stand anywhere in the string.
+  // An alternative of the whole: what is not anchored may stand anywhere in a schema's string.
   std::string branch() {
     const bool from_start = take('^');
     const std::string inner = sequence(0);
     const bool to_end = take('$');
     if (more() && text_[at_] != '|' && text_[at_] != ')') wrong("an anchor that is not at an end of the pattern");
+    if (where_.empty()) return inner;
     return (from_start ? "" : "char* ") + inner + (to_end ? "" : " char*");
   }
 
@@ -140,7 +147,7 @@ class PatternReader {
       const char32_t c = character();
       ranges = {{c, c}};
     }
-    const std::string out = gbnf_of(ranges);
+    const std::string out = gbnf_of(ranges, !where_.empty());
     if (out.empty()) wrong("a class without characters a string could have");
     return "(" + out + ")";
   }
@@ -211,15 +218,27 @@ class PatternReader {
     else if (take('+')) out = "+";
     else if (take('?')) out = "?";
     else if (more() && text_[at_] == '{') {
-      const size_t end = text_.find('}', at_);
-      if (end == std::string::npos) wrong("a repetition that is not closed");
-      out = text_.substr(at_, end + 1 - at_);
-      if (out.find_first_not_of("0123456789,", 1) != out.size() - 1)
-        wrong("a repetition that is not {n}, {n,} or {n,m}");
-      at_ = end + 1;
+      const size_t start = at_++;
+      const uint32_t least = count();
+      if (take(',') && more() && text_[at_] != '}' && count() < least)
+        wrong("a repetition whose most is less than its least");
+      if (!more()) wrong("a repetition that is not closed");
+      if (!take('}')) wrong("a repetition that is not {n}, {n,} or {n,m}");
+      out = text_.substr(start, at_ - start);
     }
     if (!out.empty()) take('?');  // lazy or not, the texts are the same
     return out;
+  }
+
+  uint32_t count() {
+    const size_t start = at_;
+    uint32_t n = 0;
+    for (; more() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_) {
+      n = n * 10 + uint32_t(text_[at_] - '0');
+      if (n > kMaxRepeats) wrong(fmt::format("a repetition of more than {}", kMaxRepeats));
+    }
+    if (at_ == start) wrong("a repetition that is not {n}, {n,} or {n,m}");
+    return n;
   }
 
   const std::string& text_;
@@ -231,6 +250,13 @@ class PatternReader {
 
 std::string gbnf_of_pattern(const std::string& pattern, const std::string& where) {
   return PatternReader(pattern, where).whole();
+}
+
+std::string gbnf_of_regex(const std::string& pattern) {
+  std::string grammar = "root ::= " + PatternReader(pattern, "").whole() + "\n";
+  if (grammar.size() > kMaxGrammarBytes)
+    fail("a pattern of {} bytes: its grammar is larger than {} bytes", pattern.size(), kMaxGrammarBytes);
+  return grammar;
 }
 
 }  // namespace sx

@@ -1,0 +1,56 @@
+// Work in the background: in order, to its end, and without anybody waiting for it.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <vector>
+
+#include "base/background.h"
+
+namespace sx {
+namespace {
+
+TEST(Background, RunsTasksInOrderAndToTheEnd) {
+  std::vector<int> done;
+  {
+    Background background;
+    for (int i = 0; i < 100; ++i) background.add([&done, i] { done.push_back(i); });
+  }
+  ASSERT_EQ(done.size(), 100u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(done[size_t(i)], i);
+  Background never;  // ends without ever having begun
+}
+
+TEST(Background, NobodyWaitsForATask) {
+  std::promise<void> go;
+  std::atomic<bool> over{false};
+  Background background;
+  background.add([&] {
+    go.get_future().wait();
+    over = true;
+  });
+  background.wait(background.ended(), std::chrono::milliseconds(1));
+  EXPECT_FALSE(over);
+  const uint64_t before = background.ended();
+  go.set_value();
+  background.wait(before, std::chrono::hours(1));
+  EXPECT_TRUE(over);
+}
+
+// What ends between the look and the wait is not waited for.
+TEST(Background, AnEndBeforeTheWaitIsSeen) {
+  Background background;
+  for (uint64_t i = 0; i < 200; ++i) {
+    const uint64_t before = background.ended();
+    EXPECT_EQ(before, i);
+    std::promise<void> over;
+    background.add([&] { over.set_value(); });
+    over.get_future().wait();
+    if (i % 2) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    background.wait(before, std::chrono::hours(1));
+  }
+  EXPECT_EQ(background.ended(), 200u);
+}
+
+}  // namespace
+}  // namespace sx
