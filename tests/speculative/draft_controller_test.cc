@@ -242,5 +242,24 @@ TEST(AcceptanceByDepth, LearnsEachDepth) {
   EXPECT_EQ(b.drafts(), 0);
 }
 
+// What an index may lose to begin with is a share of what the user waits for.
+TEST(DraftController, AShortAnswerToAShortPromptGivesTheIndexLittle) {
+  const DraftExperience fresh;
+  const auto index = [&](double waited, int limit) {
+    DraftController controller;
+    controller.begin(waited, fresh, limit, true);
+    return controller.index_balance();
+  };
+  EXPECT_NEAR(index(5, 16), 0.42, 1e-9);
+  EXPECT_NEAR(index(1, 1000), 0.02 * (1 + fresh.usual_answer()), 1e-9);
+  EXPECT_EQ(index(80, 16), 1);
+  DraftExperience lost;
+  for (int i = 0; i < 40; ++i) lost.drafted(2, 0, 1, 1.4);
+  DraftController trusted, tried, alone;
+  trusted.begin(80, fresh, 100, true), tried.begin(80, lost, 100, true), alone.begin(80, lost, 100, false);
+  EXPECT_NEAR(tried.balance(), 0.35 * trusted.balance(), 1e-9) << "beside an index";
+  EXPECT_EQ(alone.balance(), trusted.balance());
+}
+
 }  // namespace
 }  // namespace sx

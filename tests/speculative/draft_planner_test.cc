@@ -223,6 +223,45 @@ TEST(DraftPlanner, AControllerLooksAtTheIndexBeforeTheModelReads) {
   EXPECT_FALSE(worth(500, copying));
 }
 
+// A head reads a prompt along unless the answer has to be so short that good drafts could not repay it.
+TEST(DraftPlanner, AHeadReadsAlongWhatAnAnswerCanRepay) {
+  CostModel cost_model;
+  for (int rows : CostModel::kRows) cost_model.set(rows, 0, 10 * (1 + 0.03 * (rows - 1)));
+  const DraftKind kind{.nodes = 8,
+                       .depth = 8,
+                       .runs_model = true,
+                       .has_index = true,
+                       .uses_costs = true,
+                       .controlled = true,
+                       .is_head = true};
+  DraftPlanner planner(cost_model, kind);
+  EXPECT_FALSE(planner.reads_along(2000, 16))
+      << "a share of what the prompt is expected to take, before it is measured";
+  EXPECT_TRUE(planner.reads_along(2000, 64));
+  planner.observe_along(1000, 21);  // two plain steps
+  EXPECT_FALSE(planner.reads_along(1000, 17));
+  EXPECT_TRUE(planner.reads_along(1000, 64));
+  EXPECT_TRUE(planner.reads_along(80, 16)) << "a short prompt costs next to nothing";
+  EXPECT_FALSE(planner.reads_along(4000, 64));
+  EXPECT_TRUE(planner.reads_along(4000, 256));
+  EXPECT_FALSE(planner.reads_along(10, 8)) << "so few tokens are hardly drafted at all";
+  EXPECT_TRUE(planner.reads_along(4000, 0)) << "who wants no answer wants the text to be ready for a later one";
+  // A level takes a twentieth of a step, not a quarter.
+  SpeculationBudget budget;
+  TokenTree tree(9);
+  tree.reset(1);
+  tree.add(0, 2, -0.5f, kFromModel);
+  planner.settle({.budget = budget, .decision = {.depth = 1, .time = 1.1}},
+                 {.draft_ms = 0.5, .verify_ms = 10.3, .nodes = 1}, &tree, 1, true);
+  EXPECT_TRUE(planner.reads_along(1000, 17));
+  EXPECT_FALSE(planner.reads_along(1000, 12));
+  // Whom nobody asks.
+  DraftKind alone = kind, model = kind, fixed = kind, free = kind;
+  alone.has_index = model.is_head = fixed.controlled = free.uses_costs = false;
+  for (const DraftKind& other : {alone, model, fixed, free})
+    EXPECT_TRUE(DraftPlanner(cost_model, other).reads_along(4000, 16));
+}
+
 // Preset auto in a batch whose index finds a token for every second request and whose model is right with `right`.
 struct AutoBatch {
   int requests = 8;

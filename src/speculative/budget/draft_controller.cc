@@ -20,7 +20,8 @@ constexpr double kMostDebt = 1;
 constexpr double kMostTries = 0.5;
 constexpr double kDisproven = 0.35;  // of all that, beside an index, where the model has not paid in this engine
 constexpr double kStartShare = 0.8, kLeastStart = 0.1, kMostStart = 0.7, kMost = 4;
-constexpr double kOverdraft = 0.75;                           // where drafts of this engine are known to pay
+constexpr double kOverdraft = 0.75;  // where drafts of this engine are known to pay
+constexpr double kIndexLoss = 0.02;  // of prompt and answer: most that an index may lose before it has given anything
 constexpr double kReserveShare = 0.005, kMostReserve = 0.75;  // per token of an answer, for tries of later ones
 // The choice.
 constexpr double kMargin = 1.02;             // by which the model must beat rounds without it
@@ -116,14 +117,18 @@ double DraftController::time_of(const DraftCosts& costs, int depth) const {
   return double(costs.verify[at]) + depth * costs.level;
 }
 
+void DraftController::begin(double waited, const DraftExperience& shared, int limit, bool has_index) {
+  begun_ = true;
+  trust_ = has_index && shared.disproven() ? kDisproven : 1;
+  const double answer = shared.to_come(0, limit);
+  balance_ = trust_ * std::clamp(kStartShare * (kShare + kTryShare) * answer, kLeastStart, kMostStart);
+  index_balance_ = std::min(kIndexStart, kIndexLoss * (waited + answer));
+  if (shared.acceptance().drafts() > 0) acceptance_.believe(shared.acceptance());
+}
+
 DraftDecision DraftController::decide(const DraftCosts& costs, const DraftExperience& shared, int limit) {
+  if (!begun_) begin(0, shared, limit, costs.has_index);
   trust_ = costs.has_index && shared.disproven() ? kDisproven : 1;
-  if (!begun_) {
-    begun_ = true;
-    balance_ =
-        trust_ * std::clamp(kStartShare * (kShare + kTryShare) * shared.to_come(0, limit), kLeastStart, kMostStart);
-    if (shared.acceptance().drafts() > 0) acceptance_.believe(shared.acceptance());
-  }
   DraftDecision out{.tokens = without_, .why = "the model does not pay"};
   // The last token needs no draft, and a draft no more tokens than are wanted.
   const int deepest = std::min({costs.depth, costs.nodes, limit - 1, int(costs.verify.size()) - 1});

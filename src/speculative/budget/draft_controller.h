@@ -91,6 +91,9 @@ class DraftExperience {
 
 class DraftController {
  public:
+  // Before the first round of a request whose prompt took `waited` plain steps and that may generate `limit` tokens.
+  void begin(double waited, const DraftExperience& shared, int limit, bool has_index);
+  bool begun() const { return begun_; }
   // `limit`: tokens the request may still generate.
   DraftDecision decide(const DraftCosts& costs, const DraftExperience& shared, int limit);
   // A round without the model gave `tokens` and took `time`.

@@ -22,6 +22,10 @@ constexpr int kWarmDrafts = 3;          // of a model, after which what a level 
 constexpr double kCheapReading = 1;     // plain steps
 constexpr int kLookFirst = 6;           // rounds without the model before it reads a text at more than that
 constexpr int kCautious = 1;            // levels of a draft after one of which nothing was accepted
+constexpr double kAlong = 0.03;         // of a prompt, for a head that reads along, before that was measured
+constexpr int kPromptRows = 512;
+constexpr double kAlongOdds = 2;  // what good drafts would save, by what reading along costs
+constexpr int kUnderWay = 8;      // tokens of an answer before much is drafted
 
 }  // namespace
 
@@ -132,6 +136,8 @@ DraftGrant DraftPlanner::grant(const DraftAsker& asker, double level_ms, TreeLim
 // costs, and by how sure it is. A trial in a batch takes no more than the batch can spend.
 DraftGrant DraftPlanner::decide(const DraftAsker& asker, TreeLimits& limits) {
   DraftController& controller = asker.budget.controller();
+  const double plain = plain_ms(requests_, asker.history);
+  if (!controller.begun()) controller.begin(asker.waited_ms / plain, experience_, asker.remaining, kind_.has_index);
   DraftGrant out{.draft = true};
   if (!kind_.runs_model) {
     out.decision.why = "there is no model";
@@ -141,13 +147,13 @@ DraftGrant DraftPlanner::decide(const DraftAsker& asker, TreeLimits& limits) {
     out.decision.why = "the model costs the batch more than it gives";
   } else {
     const double known = requests_ > 1 ? double(limits.level_cost) : 0;
-    const double level = known > 0 ? known : controlled_level(plain_ms(requests_, asker.history));
+    const double level = known > 0 ? known : controlled_level(plain);
     int deepest = limits.depth;
     if (trial_ && level > 0) deepest = std::min(deepest, int(model_budget_.may_spend(requests_) / level));
     const DraftCosts costs{
         .level = level, .verify = costs_, .depth = deepest, .nodes = limits.nodes, .has_index = kind_.has_index};
     out.decision = controller.decide(costs, experience_, asker.remaining);
-    out.draft_ms = out.decision.depth * level * plain_ms(requests_, asker.history);
+    out.draft_ms = out.decision.depth * level * plain;
     if (requests_ > 1 && out.decision.depth > 0) --model_turns_;
   }
   out.model_depth = out.decision.depth;
@@ -325,6 +331,19 @@ bool DraftPlanner::repays_reading(const UnreadText& text, double level_ms, doubl
                              .depth = kind_.depth,
                              .nodes = kind_.nodes},
                             text.made, text.remaining, look ? std::max(1.0, controller->without()) : 1);
+}
+
+// A head reads along in the target's passes over a prompt, or not at all: then the index drafts alone. Even good drafts
+// could not repay that in an answer that has to be short. How long it really gets and how good the drafts are is not
+// asked: the session may go on, and a head that does not read does not learn.
+bool DraftPlanner::reads_along(int tokens, int limit) {
+  if (!kind_.is_head || !kind_.controlled || !kind_.has_index || !has_costs() || limit <= 0) return true;
+  const double plain = plain_ms(1, tokens);
+  const double along =
+      along_ms_ > 0 ? double(along_ms_) : kAlong * cost_model_.predict(kPromptRows, tokens / 2.0) / kPromptRows;
+  cost_model_.costs(kind_.nodes, {1, 1, double(tokens)}, costs_, false);
+  const double saving = hoped_saving(least_level_ms_ > 0 ? least_level_ms_ / plain : kDraftSize);
+  return kAlongOdds * tokens * along <= saving * plain * (limit - kUnderWay);
 }
 
 // Milliseconds that a drafter takes to read a token. For a single request a reading that was slow long ago is believed

@@ -23,6 +23,7 @@ struct DraftKind {
   bool has_index = false;    // something is drafted without a model: n-grams, suffixes
   bool uses_costs = false;   // the cost model decides how much is drafted
   bool controlled = false;   // each request's DraftController decides how deep the model drafts
+  bool is_head = false;      // the model reads prompts along, in the target's passes
 };
 
 // What a planner allows one request to draft. Limits go into the request's TreeLimits.
@@ -42,6 +43,7 @@ struct DraftAsker {
   int history = 0;           // tokens in its KV cache
   int remaining = 0;         // tokens it may still generate
   bool unread = false;       // the model has not read its text
+  double waited_ms = 0;      // for its prompt
   DraftDecision decision{};  // that its round followed, where a controller decides
 };
 
@@ -120,6 +122,11 @@ class DraftPlanner {
   // What reading takes, as measured when the engine opens.
   void observe_reading(int tokens, double ms);
 
+  // Whether a head reads a prompt of so many tokens along, behind which the request may generate `limit`.
+  bool reads_along(int tokens, int limit);
+  // What that took, beside the target's pass.
+  void observe_along(int tokens, double ms) { along_ms_.add(ms / tokens); }
+
   std::span<const float> costs() const { return costs_; }  // of the last round that drafted, [nodes + 1]
   const BatchBudget& batch_budget() const { return batch_budget_; }
   // Where a controller decides and an index drafts, too: whether a batch gains by the model's drafts beyond that.
@@ -153,6 +160,7 @@ class DraftPlanner {
   double least_level_ms_ = 0;         // a level of a draft, undisturbed
   int64_t drafted_at_ = 0;            // the round in which the model last drafted
   Average read_ms_;                   // to read a token of a text; 0: not known
+  Average along_ms_;                  // the same for a head that reads along
   int64_t rounds_ = 0, read_at_ = 0;  // rounds in all, and when a text was last read
 };
 
