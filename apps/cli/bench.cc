@@ -32,7 +32,8 @@ struct Result {
   std::string test;
   int tokens, depth;
   double mean_ms, deviation_ms, tokens_per_s, deviation;
-  double read_ms, arithmetic_ms;  // lower bounds by memory bandwidth and by arithmetic
+  double read_ms, arithmetic_ms;   // lower bounds by memory bandwidth and by arithmetic
+  std::vector<double> samples_ms;  // of every repetition
 };
 
 double now_ms() {
@@ -51,7 +52,7 @@ void add_limits(Result& r, const StepCosts& c, const MachinePeaks& p, int rows, 
 }
 
 Result summarise(std::string test, int tokens, int depth, const std::vector<double>& ms) {
-  Result r{std::move(test), tokens, depth, 0, 0, 0, 0, 0, 0};
+  Result r{std::move(test), tokens, depth, 0, 0, 0, 0, 0, 0, ms};
   for (double t : ms) r.mean_ms += t / double(ms.size()), r.tokens_per_s += 1e3 * tokens / t / double(ms.size());
   for (double t : ms) {
     r.deviation_ms += (t - r.mean_ms) * (t - r.mean_ms);
@@ -161,6 +162,7 @@ nlohmann::ordered_json to_object(const Result& r, const Engine& e, const ModelSu
           {"stddev_ts", r.deviation},
           {"avg_ms", r.mean_ms},
           {"stddev_ms", r.deviation_ms},
+          {"samples_ms", r.samples_ms},
           {"percent_of_read", 100 * r.read_ms / r.mean_ms},
           {"percent_of_arithmetic", 100 * r.arithmetic_ms / r.mean_ms},
           {"peak_read_gb_per_s", p.read_gb_per_s},

@@ -1,6 +1,7 @@
 // `specextend serve`: an HTTP server that speaks OpenAI's API (docs/server.md).
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -211,7 +212,12 @@ class Listening {
   std::thread thread_;
 };
 
+// States of sessions and large bodies take memory of their own, which goes back to the system with them. By itself the
+// allocator would begin to keep such blocks in the arenas of threads after the first of them.
+constexpr int kOwnMemory = 1 << 20;
+
 int run(ServeArgs& a) {
+  ::mallopt(M_MMAP_THRESHOLD, kOwnMemory);
   g_loading = 1;
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);

@@ -24,6 +24,7 @@ class AnswerParser {
   Output add(std::string_view text);
   Output finish();
   std::vector<AnswerPart> all(std::string_view text);  // add() and finish()
+  const ReasoningSplitter::Places& thoughts() const { return splitter_.thoughts(); }
 
  private:
   void take(ReasoningSplitter::Pieces&& pieces, std::vector<AnswerPart>& parts);

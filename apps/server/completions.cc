@@ -7,6 +7,7 @@
 
 #include "server/replies.h"
 #include "server/service.h"
+#include "server/workers.h"
 
 namespace sx::server {
 namespace {
@@ -14,6 +15,9 @@ namespace {
 using namespace std::chrono_literals;
 using Jobs = std::vector<std::shared_ptr<Job>>;
 
+// Log-probabilities of the tokens of prompts in one answer, alternatives and repetitions included. Each takes some 300
+// bytes while the answer is written.
+constexpr size_t kMostPromptScores = size_t(1) << 18;
 constexpr int kDeadline = 10;  // seconds for a stream's status: errors that come later are events
 
 uint64_t random_seed() {
@@ -24,6 +28,22 @@ uint64_t random_seed() {
 // The scope of requests with this 'cache_salt'.
 uint64_t salted(uint64_t scope, const std::string& salt) {
   return salt.empty() ? scope : scope ^ (std::hash<std::string>()(salt) | 1);
+}
+
+void check_scores(const CompletionRequest& request, const std::vector<std::vector<Token>>& prompts) {
+  if (!request.scores_prompt()) return;
+  size_t tokens = 0;
+  for (const auto& prompt : prompts) tokens += prompt.size();
+  const size_t copies = request.api == Api::kChat ? 1 : size_t(request.n);
+  const auto each = [](int top) { return size_t(top + 1); };  // -1: none
+  const size_t echoed = request.echoes_scores() ? each(request.logprobs) : 0;
+  const size_t scores = tokens * copies * (echoed + each(request.prompt_logprobs));
+  if (scores > kMostPromptScores)
+    throw bad_request(
+        fmt::format("the answer would have {} log-probabilities of the prompt, at most {} are told: tokens times "
+                    "alternatives and one times choices",
+                    scores, kMostPromptScores),
+        request.prompt_logprobs >= 0 ? "prompt_logprobs" : "logprobs");
 }
 
 // The reply to a completion: the jobs of its choices and what is written of them.
@@ -116,6 +136,7 @@ Jobs Service::make_jobs(CompletionRequest& request, const std::vector<std::vecto
   if (!request.seeded) request.options.sampling.seed = random_seed();
   if (request.slot >= options_.parallel)
     throw bad_request(fmt::format("'id_slot' must be less than {}", options_.parallel), "id_slot");
+  check_scores(request, prompts);
   Jobs jobs;
   for (const std::vector<Token>& prompt : prompts) {
     if (prompt.empty()) throw bad_request(fmt::format("'{}' is empty", param), param);
@@ -137,8 +158,10 @@ Jobs Service::make_jobs(CompletionRequest& request, const std::vector<std::vecto
 std::shared_ptr<const void> Service::compiled_grammar(const CompletionRequest& request) const {
   if (request.options.grammar.empty()) return nullptr;
   try {
+    if (auto known = prepared_grammar(engine_, request.options.grammar)) return known;
+    if (!gives_way()) throw TakesLong();
     return prepare_grammar(engine_, request.options.grammar);
-  } catch (const Error& e) { throw bad_request(e.what()); }
+  } catch (const Error& e) { throw bad_request(e.what(), request.grammar_field); }
 }
 
 void Service::complete(const HttpRequest& req, HttpReply& res, CompletionRequest request) {
@@ -154,6 +177,7 @@ void Service::complete(const HttpRequest& req, HttpReply& res, CompletionRequest
   }
   begin_reasoning(engine_.tokenizer(), prompts.front(), request);
   for (const auto& prompt : prompts) facts.prompt_tokens.push_back(int(prompt.size()));
+  if (request.token_ids) facts.prompt_ids = prompts;
   const auto mailbox = std::make_shared<Mailbox>();
   const Jobs jobs = make_jobs(request, prompts, mailbox);
   const Tenant who = tenant(req);

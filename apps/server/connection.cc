@@ -49,6 +49,10 @@ bool is_end(const Wire::Error& error) {
   return error == asio::error::eof || error == asio::ssl::error::stream_truncated;
 }
 
+ApiError too_many() {
+  return {503, "unavailable_error", "too many requests are being read: try again later", "", "overloaded"};
+}
+
 }  // namespace
 
 // A request on its way through a handler. Its body counts as room that is taken.
@@ -217,11 +221,20 @@ void Connection::hand_over() {
     shared_.side.handle(exchange_->request, exchange_->reply);
     return answer(exchange_);
   }
-  const bool taken = shared_.workers.add(*lane_, [self = shared_from_this(), exchange = exchange_] {
-    if (!exchange->gone) self->shared_.side.handle(exchange->request, exchange->reply);
+  if (!work_in(*lane_, exchange_)) refuse(too_many());
+}
+
+// Any thread.
+bool Connection::work_in(Lane lane, const std::shared_ptr<Exchange>& exchange) {
+  return shared_.workers.add(lane, [self = shared_from_this(), exchange] {
+    HttpReply& reply = exchange->reply;
+    if (!exchange->gone) self->shared_.side.handle(exchange->request, reply);
+    if (std::exchange(reply.takes_long, false)) {
+      if (self->work_in(Lane::kLarge, exchange)) return;
+      self->shared_.side.explain(exchange->request, reply, too_many());
+    }
     asio::post(self->wire_->socket().get_executor(), [self, exchange] { self->answer(exchange); });
   });
-  if (!taken) refuse({503, "unavailable_error", "too many requests are being read: try again later", "", "overloaded"});
 }
 
 void Connection::answer(const std::shared_ptr<Exchange>& done) {

@@ -76,6 +76,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void take_head();
   void take_body();
   void hand_over();
+  bool work_in(Lane lane, const std::shared_ptr<Exchange>& exchange);  // false: too many wait
   void answer(const std::shared_ptr<Exchange>& done);
   void poll();  // the reply that comes later
   void refuse(const ApiError& error);

@@ -57,6 +57,7 @@ struct HttpReply {
   Fields headers{};
   std::string body{};
   std::shared_ptr<LaterReply> later{};  // instead of a body
+  bool takes_long = false;              // nothing was done: the request is to be handled once more, where nobody waits
 
   bool has_header(std::string_view name) const;
   std::string get_header_value(std::string_view name) const;

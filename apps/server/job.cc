@@ -1,5 +1,6 @@
 #include "server/job.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace sx::server {
@@ -21,10 +22,12 @@ Job::Job(std::shared_ptr<Mailbox> mailbox, const CompletionRequest& request, std
       progress(request.stream && request.return_progress),
       details(request.stream && request.spec_details),
       timed(request.stream && request.timings_per_token),
-      reuse(request.cache_prompt && !request.scores_prompt()),
-      logprobs(request.logprobs),
-      scores_prompt(request.scores_prompt()),
+      reuse(request.cache_prompt && !request.scores_prompt(choice)),
+      logprobs(request.scores_prompt(choice) ? std::max(request.logprobs, request.prompt_logprobs) : request.logprobs),
+      scores_prompt(request.scores_prompt(choice)),
+      grammar_field(request.grammar_field),
       slot(request.slot),
+      choices(request.n),
       mailbox_(std::move(mailbox)) {
   options.sampling.seed += uint64_t(choice);
 }
@@ -72,7 +75,7 @@ void Job::add(ChoiceDelta delta) {
   if (stream) mailbox_->ring();
 }
 
-void Job::begin(const Tokenizer& tokenizer, const Session& session, int number, int cached) {
+void Job::begin(const Tokenizer& tokenizer, const Session& session, int number) {
   collector_.emplace(tokenizer, logprobs);
   ran_on_ = number;
   options.on_token = [this](const TokenInfo& info) {
@@ -96,8 +99,9 @@ void Job::begin(const Tokenizer& tokenizer, const Session& session, int number, 
     options.on_prompt_token = [this](const TokenInfo& info) { held_.prompt.push_back(collector_->on_prompt(info)); };
   }
   if (progress)
-    options.on_prefill = [this, cached, first = std::move(options.on_prefill)](int done, int total) {
+    options.on_prefill = [this, cached = -1, first = std::move(options.on_prefill)](int done, int total) mutable {
       if (first) first(done, total);
+      if (cached < 0) cached = done;  // the first call comes before any pass
       const double ms = std::chrono::duration<double, std::milli>(Clock::now() - started).count();
       add({.progress = PromptProgress{total, cached, done, ms}});
     };

@@ -40,7 +40,9 @@ class Job {
   const bool stream, progress, details, timed, reuse;  // reuse: of what caches hold
   const int logprobs;                                  // alternatives; -1: none
   const bool scores_prompt;                            // those of the prompt's tokens, too
+  const std::string grammar_field;                     // of the request, which binds the text
   const int slot;                                      // that it must run on; -1: any
+  const int choices;                                   // of its request, per prompt
   const Clock::time_point arrived = Clock::now();
   Clock::time_point deadline = Clock::time_point::max();
   uint64_t scope = 0;                     // whose texts it may share: those of its key
@@ -57,9 +59,9 @@ class Job {
   std::optional<ApiError> error() const;  // it ended with
   ChoiceEnd end();                        // once, after done(); throws the error it ended with
 
-  // For the worker: it runs on `session`, of which `cached` tokens of the prompt are there. Sets the callbacks;
-  // on_round and on_prefill of the options are called before ours.
-  void begin(const Tokenizer& tokenizer, const Session& session, int slot, int cached);
+  // For the worker: it runs on `session`. Sets the callbacks; on_round and on_prefill of the options are called before
+  // ours.
+  void begin(const Tokenizer& tokenizer, const Session& session, int slot);
   void accept();
   void finish(GenerateResult result);
   void fail(const ApiError& error);

@@ -20,13 +20,20 @@ Logprob logprob_of(std::span<const float> logits, Token token, int top) {
     const auto place = std::find_if(out.top.begin(), out.top.end(), [&](const TopToken& t) { return v > t.logprob; });
     out.top.insert(place, {Token(i), v, {}});
   }
+  const bool known = token >= 0 && size_t(token) < logits.size();
+  const double own = known ? value(size_t(token)) : kNothing;
   double sum = 0;
-  for (size_t i = 0; i < logits.size(); ++i) sum += std::exp(value(i) - largest);
+  int ahead = 0;  // tokens that are likelier than this one
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const double v = value(i);
+    sum += std::exp(v - largest);
+    ahead += v > own;
+  }
   const double norm = largest + std::log(sum);  // NaN if there is nothing to choose from
   const auto relative = [&](double v) { return v - norm > kLeastLogprob ? std::min(0.0, v - norm) : kLeastLogprob; };
   for (TopToken& t : out.top) t.logprob = relative(t.logprob);
-  const bool known = token >= 0 && size_t(token) < logits.size();
-  out.logprob = known ? relative(value(size_t(token))) : kLeastLogprob;
+  out.logprob = known ? relative(own) : kLeastLogprob;
+  out.rank = known ? ahead + 1 : 0;
   return out;
 }
 
@@ -72,8 +79,10 @@ void TokenCollector::on_token(const TokenInfo& info) { waiting_.push_back(told(i
 TextPiece TokenCollector::on_text(std::string_view text) {
   TextPiece piece;
   piece.text = text;
+  const size_t end = told_ + text.size();
   const auto complete = [&] {
     depth_ = waiting_.front().depth;
+    waiting_.front().end = end - text.size();
     piece.tokens.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
     used_ = 0;
@@ -86,6 +95,7 @@ TextPiece TokenCollector::on_text(std::string_view text) {
     const size_t size = std::min(left.size(), text.size());
     if (text.substr(0, size) != left.substr(0, size)) {
       // Broken characters come as replacements, control tokens not at all: these cannot be told apart.
+      add_share(piece, std::exchange(text, {}), waiting_.back().depth);
       while (!waiting_.empty()) complete();
       break;
     }
@@ -97,11 +107,13 @@ TextPiece TokenCollector::on_text(std::string_view text) {
   }
   add_share(piece, text, depth_);
   begins_ = false;
+  told_ = end;
   return piece;
 }
 
 TextPiece TokenCollector::finish() {
   TextPiece piece;
+  for (AnswerToken& token : waiting_) token.end = told_;
   piece.tokens.assign(std::make_move_iterator(waiting_.begin()), std::make_move_iterator(waiting_.end()));
   waiting_.clear();
   used_ = 0;

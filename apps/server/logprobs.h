@@ -21,6 +21,7 @@ struct Logprob {
   double logprob = 0;
   std::vector<TopToken> top;  // most likely first, equal ones by id
   bool known = true;          // false: of the first token of a prompt, which nothing comes before
+  int rank = 0;               // of the token among all, the most likely is 1; 0: not known
 };
 // Of `token` and of the `top` most likely ones, by the softmax of a row of logits. NaN counts as minus infinity.
 Logprob logprob_of(std::span<const float> logits, Token token, int top);
@@ -30,6 +31,7 @@ struct AnswerToken {
   int depth = 0;      // of the accepted draft node it is; 0: it was not drafted
   std::string bytes;  // what it adds to the text; may be part of a character
   Logprob logprob;    // if asked for
+  size_t end = 0;     // of the answer's tokens: the text up to its end, in bytes
 };
 
 // Some text of one token, whole characters; the concatenation of all is the text.
@@ -63,6 +65,7 @@ class TokenCollector {
   const Tokenizer& tokenizer_;
   const int top_;
   std::deque<AnswerToken> waiting_;  // tokens not completed yet
+  size_t told_ = 0;                  // bytes that have come as text
   size_t used_ = 0;                  // bytes of the first of them that have come as text
   bool begins_ = true;               // no text has come yet
   int depth_ = 0;                    // of the token completed last

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace sx::server {
 namespace {
@@ -34,9 +35,9 @@ const char* reason_name(FinishReason reason) {
 
 }  // namespace
 
-void Histogram::observe(double seconds) {
-  ++counts_[size_t(std::lower_bound(kBounds.begin(), kBounds.end(), seconds) - kBounds.begin())];
-  sum_ += seconds;
+void Histogram::observe(double value) {
+  ++counts_[size_t(std::ranges::lower_bound(bounds_, value) - bounds_.begin())];
+  sum_ += value;
 }
 
 void Histogram::write(std::string& out, const char* name, const char* what, const std::string& labels) const {
@@ -44,7 +45,7 @@ void Histogram::write(std::string& out, const char* name, const char* what, cons
   int64_t below = 0;
   for (size_t i = 0; i < counts_.size(); ++i) {
     below += counts_[i];
-    const std::string bound = i < kBounds.size() ? fmt::format("{}", kBounds[i]) : "+Inf";
+    const std::string bound = i < bounds_.size() ? fmt::format("{}", bounds_[i]) : "+Inf";
     out += fmt::format("{}_bucket{{{},le=\"{}\"}} {}\n", name, labels, bound, below);
   }
   out += fmt::format("{}_sum{{{}}} {}\n{}_count{{{}}} {}\n", name, labels, sum_, name, labels, below);
@@ -73,6 +74,7 @@ void Metrics::add_progress(const Timings& before, const Timings& now) {
   prompt_tokens_ += more(&Timings::prompt_tokens) + more(&Timings::cached_tokens);
   cached_tokens_ += more(&Timings::cached_tokens);
   generated_tokens_ += more(&Timings::generated_tokens);
+  step_tokens_ += more(&Timings::prompt_tokens) + more(&Timings::cached_tokens) + more(&Timings::generated_tokens);
   prompt_seconds_ += more(&Timings::prompt_ms) / 1e3;
   decode_seconds_ += more(&Timings::decode_ms) / 1e3;
 }
@@ -99,7 +101,7 @@ void Metrics::add_round(const RoundInfo& round, int context, double gap) {
   for (size_t d = 0; d < size_t(round.accepted); ++d) ++accepted_at_[d];
 }
 
-void Metrics::add(const GenerateResult& r, const RequestTimes& times) {
+void Metrics::add(const GenerateResult& r, const RequestTimes& times, RequestSize asked) {
   const std::lock_guard lock(mutex_);
   ++finished_[reason_name(r.reason)];
   queued_.observe(times.queued);
@@ -107,11 +109,21 @@ void Metrics::add(const GenerateResult& r, const RequestTimes& times) {
   if (r.timings.generated_tokens > 0) first_token_.observe(times.first_token);
   if (r.timings.generated_tokens > 1)
     per_token_.observe((times.whole - times.first_token) / (r.timings.generated_tokens - 1));
+  const double told = r.timings.generated_tokens > 0 ? times.first_token : times.whole;
+  inference_.observe(times.whole - times.queued);
+  prefill_.observe(told - times.queued);
+  decode_.observe(times.whole - told);
+  prompt_sizes_.observe(r.timings.prompt_tokens + r.timings.cached_tokens);
+  answer_sizes_.observe(r.timings.generated_tokens);
+  choices_asked_.observe(asked.choices);
+  if (asked.max_tokens >= 0) bounds_asked_.observe(asked.max_tokens);
+  preemptions_.observe(0);  // who runs is never put back into the queue
 }
 
 void Metrics::count_step() {
   const std::lock_guard lock(mutex_);
   ++steps_;
+  step_sizes_.observe(double(std::exchange(step_tokens_, 0)));
 }
 
 void Metrics::add_refreshes(int count) {
@@ -175,6 +187,27 @@ void Metrics::write_llama(std::string& out, const Gauges& gauges) const {
   one("llamacpp:requests_deferred", "gauge", "Requests in the queue.", gauges.waiting);
 }
 
+// What vLLM tells of requests that ran to their end, and of steps.
+void Metrics::write_requests(std::string& out, const std::string& label) const {
+  const auto one = [&](const Histogram& histogram, const char* name, const char* what) {
+    histogram.write(out, name, what, label);
+  };
+  one(first_token_, "vllm:time_to_first_token_seconds", "From the request's arrival to its first token.");
+  one(per_token_, "vllm:time_per_output_token_seconds", "Mean time per token after the first, one value per request.");
+  one(between_, "vllm:inter_token_latency_seconds", "Between two rounds of a request, whatever their tokens.");
+  one(whole_, "vllm:e2e_request_latency_seconds", "From a request's arrival to its end.");
+  one(queued_, "vllm:request_queue_time_seconds", "From a request's arrival to its start.");
+  one(inference_, "vllm:request_inference_time_seconds", "From a request's start to its end.");
+  one(prefill_, "vllm:request_prefill_time_seconds", "From a request's start to its first token.");
+  one(decode_, "vllm:request_decode_time_seconds", "From a request's first token to its end.");
+  one(prompt_sizes_, "vllm:request_prompt_tokens", "Tokens of a request's prompt.");
+  one(answer_sizes_, "vllm:request_generation_tokens", "Tokens of a request's answer.");
+  one(choices_asked_, "vllm:request_params_n", "'n' of a request, once for each of its choices.");
+  one(bounds_asked_, "vllm:request_params_max_tokens", "'max_tokens' of requests that give it.");
+  one(preemptions_, "vllm:request_num_preemptions", "Times a request was put back: none is.");
+  one(step_sizes_, "vllm:iteration_tokens_total", "Tokens of prompts, cached ones included, and of answers in a step.");
+}
+
 std::string Metrics::text_of_key(const std::string& model, const std::string& key) const {
   const std::lock_guard lock(mutex_);
   std::string out;
@@ -192,12 +225,19 @@ std::string Metrics::text(const std::string& model, const Gauges& gauges) const 
   };
   one("vllm:num_requests_running", "gauge", "Requests in the running batch.", gauges.running);
   one("vllm:num_requests_waiting", "gauge", "Requests in the queue.", gauges.waiting);
-  one("vllm:kv_cache_usage_perc", "gauge", "Share of the sessions' cells that hold text, 0 to 1.", gauges.cache_share);
+  head(out, "vllm:num_requests_waiting_by_reason", "gauge", "Requests in the queue, by what they wait for.");
+  out += fmt::format("vllm:num_requests_waiting_by_reason{{{},reason=\"capacity\"}} {}\n", label, gauges.waiting);
+  one("vllm:num_preemptions_total", "counter", "Requests that were put back into the queue: none is.", 0);
+  const auto full = responses_.find(429);
+  one("vllm:admission_rejections_total", "counter", "Requests refused with status 429.",
+      full == responses_.end() ? 0 : full->second);
+  one("vllm:kv_cache_usage_perc", "gauge",
+      "Share of the sessions' cells that requests work on, 0 to 1; texts at rest give way.", gauges.cache_share);
   head(out, "vllm:cache_config_info", "gauge", "The cells of all sessions; a block is one token's.");
   out += fmt::format(
       "vllm:cache_config_info{{{},block_size=\"1\",num_gpu_blocks=\"{}\",cache_dtype=\"{}\","
-      "enable_prefix_caching=\"True\"}} 1\n",
-      label, gauges.cells, escaped(gauges.cell_type));
+      "enable_prefix_caching=\"True\",kv_cache_size_tokens=\"{}\",kv_cache_max_concurrency=\"{}\"}} 1\n",
+      label, gauges.cells, escaped(gauges.cell_type), gauges.cells, gauges.sessions);
   one("vllm:prompt_tokens_total", "counter", "Prompt tokens, those found in a cache included.", prompt_tokens_);
   one("vllm:prompt_tokens_cached_total", "counter", "Of them, found in a cache.", cached_tokens_);
   one("vllm:generation_tokens_total", "counter", "Generated tokens.", generated_tokens_);
@@ -209,13 +249,7 @@ std::string Metrics::text(const std::string& model, const Gauges& gauges) const 
     out += fmt::format("vllm:request_success_total{{{},finished_reason=\"{}\"}} {}\n", label, reason,
                        found == finished_.end() ? 0 : found->second);
   }
-  first_token_.write(out, "vllm:time_to_first_token_seconds", "From the request's arrival to its first token.", label);
-  per_token_.write(out, "vllm:time_per_output_token_seconds",
-                   "Mean time per token after the first, one value per request.", label);
-  between_.write(out, "vllm:inter_token_latency_seconds", "Between two rounds of a request, whatever their tokens.",
-                 label);
-  whole_.write(out, "vllm:e2e_request_latency_seconds", "From a request's arrival to its end.", label);
-  queued_.write(out, "vllm:request_queue_time_seconds", "From a request's arrival to its start.", label);
+  write_requests(out, label);
   one("vllm:spec_decode_num_drafts_total", "counter", "Rounds with a draft.", drafts_);
   one("vllm:spec_decode_num_draft_tokens_total", "counter", "Drafted tokens, a tree by its depth.", draft_tokens_);
   one("vllm:spec_decode_num_accepted_tokens_total", "counter", "Accepted drafted tokens.", accepted_tokens_);

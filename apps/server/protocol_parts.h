@@ -64,16 +64,22 @@ class PartWriter : public AnswerWriter {
   const bool hide_reasoning_;
   const std::shared_ptr<const ProtocolFacts> facts_;
   const int prompt_tokens_;
-  int cached_ = 0;            // tokens of the prompt, as far as it is known
-  int reasoning_tokens_ = 0;  // of the answer
+  const int logprobs_;                 // alternatives of each token; -1: none are told
+  int cached_ = 0;                     // tokens of the prompt, as far as it is known
+  int reasoning_tokens_ = 0;           // of the answer
+  std::vector<AnswerToken> tokens_{};  // of the answer, until a part with their text is told
 
  private:
   std::string tell(std::vector<AnswerPart>&& parts);
-  void count_reasoning(const std::vector<AnswerToken>& tokens, const std::vector<AnswerPart>& parts);
+  void count_thoughts(std::span<const AnswerToken> tokens, size_t taken);
 
   AnswerParser parser_;
-  bool begun_ = false, answered_ = false;  // answered_: something other than thoughts has come
+  ThoughtTokens thoughts_{};
+  bool begun_ = false;
 };
+
+// Takes those that spell `text` off the front, and drops what is before them: marks around thoughts, white space.
+std::vector<AnswerToken> take_tokens(std::vector<AnswerToken>& from, std::string_view text);
 
 std::string named_event(const Json& json);  // an event with the name of its "type"
 

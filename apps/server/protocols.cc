@@ -55,10 +55,27 @@ void FieldReader::pass(Json& chat, const char* name, const char* as) {
 }
 
 void FieldReader::pass_extensions(Json& chat) {
-  for (const char* name :
-       {"seed", "min_p", "presence_penalty", "frequency_penalty", "repeat_penalty", "repeat_last_n", "logit_bias",
-        "ignore_eos", "stop_token_ids", "cache_prompt", "cache_salt", "speculate", "spec_preset", "spec_nodes",
-        "spec_depth", "grammar", "chat_template_kwargs", "reasoning_format"})
+  for (const char* name : {"seed",
+                           "top_k",
+                           "min_p",
+                           "presence_penalty",
+                           "frequency_penalty",
+                           "repeat_penalty",
+                           "repetition_penalty",
+                           "repeat_last_n",
+                           "logit_bias",
+                           "ignore_eos",
+                           "min_tokens",
+                           "stop_token_ids",
+                           "cache_prompt",
+                           "cache_salt",
+                           "speculate",
+                           "spec_preset",
+                           "spec_nodes",
+                           "spec_depth",
+                           "grammar",
+                           "chat_template_kwargs",
+                           "reasoning_format"})
     pass(chat, name);
 }
 
@@ -92,19 +109,32 @@ std::string named_event(const Json& json) {
   return fmt::format("event: {}\ndata: {}\n\n", json.at("type").get_ref<const std::string&>(), text_of(json));
 }
 
+std::vector<AnswerToken> take_tokens(std::vector<AnswerToken>& from, std::string_view text) {
+  const auto spells = [&](const AnswerToken& token) {
+    std::string_view bytes = token.bytes;
+    if (bytes.starts_with(' ') && !text.starts_with(' ')) bytes.remove_prefix(1);
+    return !bytes.empty() && (text.starts_with(bytes) || bytes.starts_with(text));
+  };
+  auto first = std::ranges::find_if(from, spells);
+  if (first == from.end()) first = from.begin();  // the text goes on within a token
+  auto last = first;
+  for (size_t left = text.size(); last != from.end() && left > 0; ++last) {
+    const bool spaced = last == first && last->bytes.starts_with(' ') && !text.starts_with(' ');
+    left -= std::min(left, last->bytes.size() - size_t(spaced));
+  }
+  std::vector<AnswerToken> taken(first, last);
+  from.erase(from.begin(), last);
+  return taken;
+}
+
 PartWriter::PartWriter(const CompletionRequest& request, const AnswerFacts& facts)
     : model_(facts.model),
       request_id_(facts.request_id),
       hide_reasoning_(request.protocol_facts && request.protocol_facts->hide_reasoning),
       facts_(request.protocol_facts),
       prompt_tokens_(facts.prompt_tokens.at(0)),
+      logprobs_(request.logprobs),
       parser_(request) {}
-
-// Counts tokens as long as nothing but thoughts has come.
-void PartWriter::count_reasoning(const std::vector<AnswerToken>& tokens, const std::vector<AnswerPart>& parts) {
-  for (const AnswerPart& part : parts) answered_ = answered_ || part.kind != AnswerPart::Kind::kReasoning;
-  if (!answered_ && !parts.empty()) reasoning_tokens_ += int(tokens.size());
-}
 
 std::string PartWriter::tell(std::vector<AnswerPart>&& parts) {
   std::string events;
@@ -112,20 +142,17 @@ std::string PartWriter::tell(std::vector<AnswerPart>&& parts) {
   return events;
 }
 
+void PartWriter::count_thoughts(std::span<const AnswerToken> tokens, size_t taken) {
+  thoughts_.add(tokens);
+  reasoning_tokens_ += thoughts_.count(taken, parser_.thoughts());
+}
+
 std::string PartWriter::whole(const std::vector<ChoiceEnd>& ends) {
   const ChoiceEnd& end = ends.at(0);
   cached_ = end.result.timings.cached_tokens;
   const std::vector<AnswerPart> parts = parser_.all(end.result.text);
-  // The thought ends with the token that, with those before it, has as much text as comes before the rest.
-  if (!parts.empty() && parts.front().kind == AnswerPart::Kind::kReasoning) {
-    size_t left = end.result.text.find(parts.front().text);
-    left = left == std::string::npos ? 0 : left + parts.front().text.size();
-    for (const AnswerToken& token : end.rest.tokens) {
-      if (left == 0) break;
-      left -= std::min(left, token.bytes.size());
-      ++reasoning_tokens_;
-    }
-  }
+  count_thoughts(end.rest.tokens, end.result.text.size());
+  if (logprobs_ >= 0) tokens_ = end.rest.tokens;
   return body(parts, end);
 }
 
@@ -134,17 +161,20 @@ std::string PartWriter::begin(int) { return std::exchange(begun_, true) ? std::s
 std::string PartWriter::delta(int choice, ChoiceDelta change) {
   if (change.progress) cached_ = change.progress->cached;
   std::string events = change.any() ? begin(choice) : "";
-  std::vector<AnswerPart> parts = parser_.add(change.piece.text).parts;
-  count_reasoning(change.piece.tokens, parts);
-  return events + tell(std::move(parts));
+  if (logprobs_ >= 0) tokens_.insert(tokens_.end(), change.piece.tokens.begin(), change.piece.tokens.end());
+  AnswerParser::Output out = parser_.add(change.piece.text);
+  count_thoughts(change.piece.tokens, out.taken);
+  return events + tell(std::move(out.parts));
 }
 
 std::string PartWriter::end(int choice, const ChoiceEnd& end) {
   cached_ = end.result.timings.cached_tokens;
   std::string events = begin(choice);
+  if (logprobs_ >= 0) tokens_.insert(tokens_.end(), end.rest.tokens.begin(), end.rest.tokens.end());
   std::vector<AnswerPart> parts = parser_.add(end.rest.text).parts;
-  append_parts(parts, parser_.finish().parts);
-  count_reasoning(end.rest.tokens, parts);
+  AnswerParser::Output rest = parser_.finish();
+  append_parts(parts, std::move(rest.parts));
+  count_thoughts(end.rest.tokens, rest.taken);
   return events + tell(std::move(parts)) + stop(end);
 }
 

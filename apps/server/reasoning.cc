@@ -132,8 +132,12 @@ ReasoningSplitter::ReasoningSplitter(ReasoningStyle style, ReasoningStart start)
              : start == ReasoningStart::kOpened              ? State::kOpened
                                                              : State::kBegin) {}
 
-void ReasoningSplitter::drop(size_t size) {
+void ReasoningSplitter::drop(size_t size, bool thought) {
   held_.erase(0, size);
+  if (thought && size > 0) {
+    if (thoughts_.empty() || thoughts_.back().second < taken_) thoughts_.emplace_back(taken_, taken_);
+    thoughts_.back().second += size;
+  }
   taken_ += size;
 }
 
@@ -143,7 +147,7 @@ void ReasoningSplitter::give(Pieces& out, size_t size) {
   const bool reasoning = state_ == State::kThought;
   if (out.empty() || out.back().reasoning != reasoning) out.push_back({reasoning, {}});
   out.back().text.append(held_, 0, size);
-  drop(size);
+  drop(size, reasoning);
 }
 
 bool ReasoningSplitter::step_begin(bool last) {

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace sx::server {
@@ -56,6 +57,9 @@ class ReasoningSplitter {
   Pieces add(std::string_view text);
   Pieces finish();
   size_t taken() const { return taken_; }  // bytes of the text that are decided by now, in all
+  // Where thoughts are in them, with their marks and what is around these: from and to, ascending and apart.
+  using Places = std::vector<std::pair<size_t, size_t>>;
+  const Places& thoughts() const { return thoughts_; }
 
  private:
   enum class State { kBegin, kOpened, kThought, kAnswer };
@@ -64,13 +68,14 @@ class ReasoningSplitter {
   bool step_thought(Pieces& out, bool last);
   bool step_answer(Pieces& out, bool last);
   void give(Pieces& out, size_t size);
-  void drop(size_t size);
+  void drop(size_t size, bool thought = true);
 
   const ReasoningStyle style_;
   State state_;
   bool skip_spaces_ = false;
   std::string held_{};
   size_t taken_ = 0;
+  Places thoughts_{};
 };
 
 }  // namespace sx::server

@@ -124,8 +124,10 @@ std::vector<Token> parse_tokens(const Json& list, const std::string& name, int v
   if (!list.is_array()) throw bad_request(fmt::format("'{}' must be a list of token ids", name), name);
   for (const Json& one : list) {
     const std::optional<int64_t> token = whole_number(one);
-    if (!token || *token < 0 || *token >= vocab)
-      throw bad_request(fmt::format("'{}' must hold token ids from 0 to {}", name, vocab - 1), name);
+    if (!token) throw bad_request(fmt::format("'{}' must hold token ids from 0 to {}", name, vocab - 1), name);
+    if (*token < 0 || *token >= vocab)
+      throw bad_request(
+          fmt::format("'{}' must hold token ids from 0 to {}: {} is out of vocabulary", name, vocab - 1, *token), name);
     tokens.push_back(Token(*token));
   }
   return tokens;
@@ -290,6 +292,12 @@ std::vector<std::vector<Token>> prompt_tokens(const Tokenizer& tokenizer, const 
     }
     all.push_back(std::move(tokens));
   }
+  if (const size_t most = size_t(std::max(0, request.most_prompt_tokens)); most > 0)
+    for (std::vector<Token>& tokens : all) {
+      const auto extra = tokens.size() - std::min(tokens.size(), most);
+      if (request.keeps_beginning) tokens.resize(tokens.size() - extra);
+      else tokens.erase(tokens.begin(), tokens.begin() + std::ptrdiff_t(extra));
+    }
   for (const std::vector<Token>& tokens : all)
     if (tokens.empty()) throw bad_request(fmt::format("'{}' is empty", param), param);
   return all;

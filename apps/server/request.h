@@ -74,20 +74,29 @@ struct CompletionRequest {
   ReasoningStart reasoning_start = ReasoningStart::kMaybe;
   std::string cache_salt;  // only requests with the same share prefixes
 
-  GenerateOptions options;  // all but the callbacks; with grammar, preset, token_logits
-  bool seeded = false;      // options.sampling.seed was given. Choice i of a prompt uses seed + i
-  int n = 1;                // choices per prompt: choice p * n + i is the i-th of prompt p
-  int logprobs = -1;        // alternatives to report with each token, -1: no log-probabilities
-  bool echo = false;        // the prompt's text before the answer; with logprobs those of its tokens, too
+  std::string grammar_field;  // that binds the text; empty: none does
+  GenerateOptions options;    // all but the callbacks; with grammar, preset, token_logits
+  bool seeded = false;        // options.sampling.seed was given. Choice i of a prompt uses seed + i
+  int n = 1;                  // choices per prompt: choice p * n + i is the i-th of prompt p
+  int logprobs = -1;          // alternatives to report with each token, -1: no log-probabilities
+  bool echo = false;  // the prompt's text before the answer, of a chat the answer's given beginning; with logprobs
+                      // those of the prompt's tokens, too
   bool stream = false, include_usage = false;
-  bool return_progress = false;              // progress of the prompt in a stream
-  bool spec_details = false;                 // what speculation does in a stream
-  bool cache_prompt = true;                  // false: process the whole prompt
-  bool timings_per_token = false;            // in a stream: with every event
-  bool verbose = false;                      // a whole answer has the text of its prompt
-  bool return_tokens = false;                // kNative
-  bool in_list = false;                      // kNative: several prompts were given; a whole answer is a list
-  std::vector<Token> ends;                   // kNative: tokens that 'ignore_eos' forbids
+  bool usage_each = false;         // in every event of a stream, too
+  bool token_ids = false;          // of the prompt and the answer
+  bool labels_are_ids = false;     // log-probabilities call tokens "token_id:7"
+  int prompt_logprobs = -1;        // alternatives to report with each token of the prompt; -1: no log-probabilities
+  int most_prompt_tokens = -1;     // longer prompts lose their beginning; -1: they are taken whole
+  bool keeps_beginning = false;    // or their end
+  bool tells_thoughts = true;      // false: they are made, and dropped
+  bool return_progress = false;    // progress of the prompt in a stream
+  bool spec_details = false;       // what speculation does in a stream
+  bool cache_prompt = true;        // false: process the whole prompt
+  bool timings_per_token = false;  // in a stream: with every event
+  bool verbose = false;            // a whole answer has the text of its prompt
+  bool return_tokens = false;      // kNative
+  bool in_list = false;            // kNative: several prompts were given; a whole answer is a list
+  std::vector<Token> ends;         // kNative: tokens that 'ignore_eos' forbids
   std::vector<std::string> response_fields;  // kNative: of a whole answer only these; empty: all
   int slot = -1;                             // kNative: the slot to use, -1: any
   // The answer may hold calls of these tools: goes through a ToolParser. Empty: text as it is.
@@ -97,7 +106,10 @@ struct CompletionRequest {
   bool parallel_tool_calls = true;
   bool must_call = false;  // the answer is a call: at once, unless the prompt has opened a thought
 
-  bool scores_prompt() const { return echo && logprobs >= 0; }
+  bool echoes_scores() const { return api == Api::kText && echo && logprobs >= 0; }
+  bool scores_prompt() const { return echoes_scores() || prompt_logprobs >= 0; }
+  // The i-th choice of a prompt: what is told of the prompt apart from its echo is the same for all, and comes of one.
+  bool scores_prompt(int i) const { return echoes_scores() || (prompt_logprobs >= 0 && i == 0); }
   size_t choices() const { return (api == Api::kChat ? 1 : prompts.size()) * size_t(n); }
 };
 

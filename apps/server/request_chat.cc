@@ -176,9 +176,10 @@ void read_variables(const Json& body, const Limits& limits, CompletionRequest& r
   }
   if (field(body, "reasoning_effort") && !variables.contains("reasoning_effort")) {
     const std::string effort = text_field(body, "reasoning_effort");
-    constexpr const char* kEfforts[] = {"none", "minimal", "low", "medium", "high", "xhigh"};
+    constexpr const char* kEfforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
     if (std::ranges::count(kEfforts, effort) == 0)
-      throw bad_request("'reasoning_effort' must be none, minimal, low, medium, high or xhigh", "reasoning_effort");
+      throw bad_request("'reasoning_effort' must be none, minimal, low, medium, high, xhigh or max",
+                        "reasoning_effort");
     if (effort == "none") set_thinking(variables, false);
     else variables["reasoning_effort"] = effort;
   }
@@ -262,6 +263,7 @@ void read_chat(const Json& body, const Limits& limits, CompletionRequest& reques
     try {
       const std::string call = tool_grammar(limits.tool_style.format, forced.empty() ? tools : forced);
       grammar = forced.empty() ? either_grammar(call, grammar) : call;
+      if (!forced.empty()) request.grammar_field = "tools";
     } catch (const Error& e) { throw bad_request(e.what(), "tools"); }
   }
   for (const Json& tool : tools) request.tool_names.push_back(name_of(tool));
@@ -276,6 +278,7 @@ void read_chat(const Json& body, const Limits& limits, CompletionRequest& reques
     tell_tools(messages, tools, limits.tool_style);
   }
   request.messages = messages.dump();
+  request.tells_thoughts = flag_field(body, "include_reasoning", true);
   read_reasoning(body, limits, request);
   read_variables(body, limits, request);
 }

@@ -1,4 +1,4 @@
-// Options of a request: numbers, stops, biases, grammars.
+// Options of a request: numbers, stops, biases.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,6 +15,7 @@ constexpr int kDefaultTokens = 16;   // of /v1/completions, as OpenAI's
 constexpr float kForbidden = -1e9f;  // the bias that llama.cpp's `false` stands for
 constexpr int kMostNodes = 1024;     // of a drafted tree; the engine has a bound of its own
 constexpr int kMostSlots = 1 << 16;
+constexpr size_t kMostTold = 1024;  // bytes of a client's own words in an error
 
 // Options of a method that is off (mirostat_tau, dry_base, xtc_threshold ...) ask for nothing by themselves.
 constexpr MissingField kMissing[] = {
@@ -23,21 +24,13 @@ constexpr MissingField kMissing[] = {
     {"audio", "[]"},
     {"modalities", R"([["text"]])"},
     {"web_search_options", "[]"},
-    {"structured_outputs", "[]"},
-    {"guided_json", "[]"},
-    {"guided_regex", "[]"},
-    {"guided_choice", "[]"},
-    {"guided_grammar", "[]"},  // vLLM
-    {"guided_whitespace_pattern", "[]"},
+    {"guided_whitespace_pattern", "[]"},  // vLLM
     {"structural_tag", "[]"},
-    {"min_tokens", "[0]"},
     {"use_beam_search", "[]"},
     {"length_penalty", "[1]"},
     {"early_stopping", "[]"},
     {"bad_words", "[]"},
     {"allowed_token_ids", "[]"},
-    {"truncate_prompt_tokens", "[]"},
-    {"prompt_logprobs", "[]"},
     {"include_stop_str_in_output", "[]"},
     {"logits_processors", "[]"},
     {"documents", "[]"},
@@ -101,9 +94,11 @@ void read_stop(const Json& body, const Limits& limits, std::vector<std::string>&
 void read_bias(const Json& body, const Limits& limits, bool texts, std::vector<std::pair<Token, float>>& bias) {
   const Json* value = field(body, "logit_bias");
   if (!value) return;
-  const auto wrong = [] {
+  const auto wrong = [](const std::string& what = {}) {
     return bad_request(
-        "'logit_bias' must be an object of token ids with numbers from -100 to 100, or a list of such pairs",
+        fmt::format(
+            "'logit_bias' must be an object of token ids with numbers from -100 to 100, or a list of such pairs{}",
+            what.empty() ? "" : ", not " + what),
         "logit_bias");
   };
   const auto take_token = [&](int64_t token, const Json& amount) {
@@ -132,13 +127,17 @@ void read_bias(const Json& body, const Limits& limits, bool texts, std::vector<s
     }
     return;
   }
+  std::string strange;  // keys that are no token ids; all are told
   for (const auto& [key, amount] : value->items()) {
     int64_t token = -1;
     const auto end = key.data() + key.size();
     const auto read = std::from_chars(key.data(), end, token);
-    if (read.ec != std::errc() || read.ptr != end) take_text(key, amount);
-    else take_token(token, amount);
+    const bool number = read.ec == std::errc() && read.ptr == end;
+    if (number) take_token(token, amount);
+    else if (texts) take_text(key, amount);
+    else strange += (strange.empty() ? "" : ", ") + Json(key).dump(-1, ' ', true, Json::error_handler_t::replace);
   }
+  if (!strange.empty()) throw wrong(strange.substr(0, kMostTold));
 }
 
 void read_sampling(const Json& body, const Limits& limits, CompletionRequest& request) {
@@ -193,6 +192,10 @@ void read_length(const Json& body, const Limits& limits, CompletionRequest& requ
     most = limits.max_tokens;
   }
   request.options.max_tokens = most;
+  request.options.min_tokens = integer_field(body, "min_tokens", 0, 0, kMostTokens);
+  if (most >= 0 && request.options.min_tokens > most)
+    throw bad_request(fmt::format("'min_tokens' is {}, 'max_tokens' {}", request.options.min_tokens, most),
+                      "min_tokens");
 }
 
 // A request changes the keys nodes and depth of a preset; any other key belongs to the server's --spec.
@@ -220,31 +223,25 @@ void read_speculation(const Json& body, const Limits& limits, CompletionRequest&
     throw bad_request(fmt::format("'spec_preset' must be one of: {}", fmt::join(limits.presets, ", ")), "spec_preset");
 }
 
-std::string grammar_of(const Json& schema, const char* param, const Limits& limits) {
-  if (!schema.is_object()) throw bad_request(fmt::format("the schema in '{}' must be an object", param), param);
-  const std::string text = schema.dump();
-  if (text.size() > limits.schema_bytes)
-    throw bad_request(fmt::format("the schema in '{}' is longer than {} bytes", param, limits.schema_bytes), param);
-  try {
-    return json_schema_to_gbnf(text);
-  } catch (const Error& e) { throw bad_request(e.what(), param); }
-}
-
-// The schema that 'response_format' asks for; none: any text.
-std::string grammar_of_format(const Json& format, const Limits& limits) {
-  constexpr const char* kName = "response_format";
-  const Json* type = format.is_object() ? field(format, "type") : nullptr;
-  if (is_text(type, "text")) return {};
-  if (is_text(type, "json_object")) {
-    const Json* schema = field(format, "schema");  // as in llama.cpp
-    return grammar_of(schema ? *schema : Json{{"type", "object"}}, kName, limits);
+// What vLLM tells of tokens: ids, log-probabilities of the prompt; and which part of a prompt it takes.
+void read_token_fields(const Json& body, CompletionRequest& request) {
+  const bool native = request.api == Api::kNative;
+  request.token_ids = flag_field(body, "return_token_ids", false);
+  request.labels_are_ids = flag_field(body, "return_tokens_as_token_ids", false);
+  request.prompt_logprobs = integer_field(body, "prompt_logprobs", -1, 0, kMostLogprobs);
+  if (request.prompt_logprobs >= 0 && (native || request.stream))
+    throw bad_request(native ? "'prompt_logprobs' is not supported for /completion"
+                             : "'prompt_logprobs' comes with whole answers only, not in a stream",
+                      "prompt_logprobs");
+  request.most_prompt_tokens = integer_field(body, "truncate_prompt_tokens", -1, 1, kMostTokens);
+  if (field(body, "truncation_side")) {
+    const std::string side = text_field(body, "truncation_side");
+    if (side != "left" && side != "right")
+      throw bad_request("'truncation_side' must be left or right", "truncation_side");
+    request.keeps_beginning = side == "right";
   }
-  if (!is_text(type, "json_schema"))
-    throw bad_request("'response_format' must have the type text, json_object or json_schema", kName);
-  const Json* inner = field(format, "json_schema");
-  const Json* schema = inner && inner->is_object() ? field(*inner, "schema") : nullptr;
-  if (!schema) throw bad_request("'response_format' must have 'json_schema' with a 'schema'", kName);
-  return grammar_of(*schema, kName, limits);
+  if (request.echo && request.most_prompt_tokens > 0)
+    throw bad_request("'echo' repeats a whole prompt: it does not go with 'truncate_prompt_tokens'", "echo");
 }
 
 }  // namespace
@@ -271,6 +268,7 @@ void read_options(const Json& body, const Limits& limits, CompletionRequest& req
     if (!options->is_object()) throw bad_request("'stream_options' must be an object", "stream_options");
     if (!request.stream) throw bad_request("'stream_options' needs 'stream': true", "stream_options");
     request.include_usage = flag_field(*options, "include_usage", false);
+    request.usage_each = flag_field(*options, "continuous_usage_stats", false) && request.include_usage;
   }
   request.return_progress = flag_field(body, "return_progress", false);
   request.cache_prompt = flag_field(body, "cache_prompt", true);
@@ -314,29 +312,10 @@ void read_choices(const Json& body, const Limits& limits, CompletionRequest& req
   }
   request.options.token_logits = request.logprobs >= 0;
   request.echo = flag_field(body, "echo", false);
-  if (request.echo && request.api != Api::kText)
-    throw bad_request("'echo' is supported for /v1/completions only", "echo");
+  if (request.echo && native) throw bad_request("'echo' is not supported for /completion", "echo");
+  read_token_fields(body, request);
   if (request.choices() > limits.jobs)
     throw bad_request(fmt::format("more than {} choices: prompts times 'n'", limits.jobs), "n");
-}
-
-bool read_grammar(const Json& body, const Limits& limits, CompletionRequest& request) {
-  const auto bind = [&](std::string grammar, const char* param) {
-    if (grammar.empty()) return;
-    if (!request.options.grammar.empty())
-      throw bad_request("only one of 'grammar', 'json_schema' and 'response_format' can bind the text", param);
-    request.options.grammar = std::move(grammar);
-  };
-  if (const Json* format = field(body, "response_format")) bind(grammar_of_format(*format, limits), "response_format");
-  if (const Json* schema = field(body, "json_schema"); schema && !is_text(schema, ""))
-    bind(grammar_of(*schema, "json_schema", limits), "json_schema");
-  if (field(body, "grammar")) {
-    std::string grammar = text_field(body, "grammar");
-    if (grammar.size() > limits.grammar_bytes)
-      throw bad_request(fmt::format("'grammar' is longer than {} bytes", limits.grammar_bytes), "grammar");
-    bind(std::move(grammar), "grammar");
-  }
-  return !request.options.grammar.empty();
 }
 
 }  // namespace sx::server

@@ -23,9 +23,10 @@ bool is_off(const Json* value);                          // absent, false, or an
 void set_thinking(Json& variables, bool on);
 // Sampling, length, stops, streaming, extensions: what all completion requests share. `request.api` is set.
 void read_options(const Json& body, const Limits& limits, CompletionRequest& request);
-// 'logprobs', 'top_logprobs', 'n_probs', 'n', 'best_of', 'echo'.
+// 'logprobs', 'top_logprobs', 'n_probs', 'n', 'best_of', 'echo', and what vLLM tells of tokens.
 void read_choices(const Json& body, const Limits& limits, CompletionRequest& request);
-// 'grammar', 'json_schema', 'response_format'. True: the text is bound.
+// 'grammar', 'json_schema', 'response_format', and vLLM's 'structured_outputs' and 'guided_...'. True: the text is
+// bound.
 bool read_grammar(const Json& body, const Limits& limits, CompletionRequest& request);
 // 'messages' as templates take them.
 Json read_messages(const Json& body, const Limits& limits);

@@ -128,9 +128,10 @@ class OpenAiWriter final : public AnswerWriter {
     AnswerParser parser;
     TextPiece held{};  // tokens and shares that no event has told yet
     RoundNotes rounds{};
+    ThoughtTokens thoughts{};
     size_t calls = 0;                    // told
     size_t taken = 0;                    // bytes of text the parser has decided, in all
-    size_t decided = 0;                  // of them, since the last event
+    size_t shared = 0;                   // of them, told in shares
     size_t offset = 0;                   // characters before the next token of the answer
     std::vector<AnswerToken> prompt{};   // until all of it is there
     std::optional<AnswerTimes> times{};  // the latest
@@ -159,12 +160,20 @@ class OpenAiWriter final : public AnswerWriter {
     body["timings"] = timings_json(totals);
   }
 
+  // vLLM's fields about a prompt, null where they were not asked for. Its first choice knows them.
+  void add_prompt(Json& to, size_t prompt, const std::vector<ChoiceEnd>& ends) const {
+    const int top = request.prompt_logprobs;
+    to["prompt_logprobs"] = top >= 0 ? prompt_logprobs(ends.at(prompt * size_t(request.n)).prompt, top) : Json(nullptr);
+    to["prompt_token_ids"] = request.token_ids ? Json(facts.prompt_ids.at(prompt)) : Json(nullptr);
+  }
+
   const std::string& echo(int choice) const { return facts.echoes.at(prompt_of(choice)); }
 
   // Of the next tokens of a choice: some of the answer, before them all of the prompt or none of it.
   Json logprobs(int choice, std::vector<AnswerToken> prompt, const std::vector<AnswerToken>& tokens) {
     if (request.logprobs < 0) return nullptr;
-    if (chat()) return chat_logprobs(tokens);
+    const LogprobForm form{request.logprobs, request.labels_are_ids};
+    if (chat()) return chat_logprobs(tokens, form);
     Choice& c = choices[size_t(choice)];
     std::vector<size_t> offsets;
     if (!prompt.empty()) offsets = prompt_offsets(prompt, echo(choice));
@@ -173,7 +182,7 @@ class OpenAiWriter final : public AnswerWriter {
       c.offset += characters(token.bytes);
     }
     prompt.insert(prompt.end(), tokens.begin(), tokens.end());
-    return text_logprobs(prompt, request.logprobs > 0, offsets);
+    return text_logprobs(prompt, form, offsets);
   }
 
   // An event of one choice: `content` is the delta of a chat, the text of the others.
@@ -190,6 +199,14 @@ class OpenAiWriter final : public AnswerWriter {
     return body;
   }
 
+  // What a choice has so far.
+  Json usage_so_far(int choice) const {
+    Totals so_far;
+    so_far.prompt_tokens = facts.prompt_tokens.at(prompt_of(choice));
+    so_far.timings.generated_tokens = choices[size_t(choice)].tokens;
+    return usage_json(so_far);
+  }
+
   Json native_body(int choice, const ChoiceEnd& end, const std::string& content) const {
     return native_json(request, {facts.model, choice, facts.prompt_tokens.at(size_t(choice))}, end, content);
   }
@@ -202,28 +219,45 @@ class OpenAiWriter final : public AnswerWriter {
       so_far.add(*times);
       body["timings"] = timings_json(so_far);
     }
+    if (request.usage_each && !native()) body["usage"] = usage_so_far(choice);
     return event(body);
+  }
+
+  void count_thoughts(Choice& c) {
+    if (totals.reasoning_tokens) *totals.reasoning_tokens += c.thoughts.count(c.taken, c.parser.thoughts());
+  }
+
+  // Those whose text is decided, where some of them may not be told.
+  std::vector<AnswerToken> take_tokens(Choice& c) const {
+    const auto decided = [&](const AnswerToken& token) { return request.tells_thoughts || token.end <= c.taken; };
+    const auto rest = std::ranges::find_if_not(c.held.tokens, decided);
+    std::vector<AnswerToken> tokens(std::make_move_iterator(c.held.tokens.begin()), std::make_move_iterator(rest));
+    c.held.tokens.erase(c.held.tokens.begin(), rest);
+    return tokens;
   }
 
   // Puts what is held about tokens into an event.
   void add_tokens(Json& body, int choice) {
     Choice& c = choices[size_t(choice)];
-    std::vector<AnswerToken> tokens = std::move(c.held.tokens);
-    c.held.tokens.clear();
+    std::vector<AnswerToken> tokens = take_tokens(c);
     c.tokens += int(tokens.size());
+    if (!request.tells_thoughts) drop_thoughts(tokens, c.parser.thoughts());
     if (native()) {
       for (const AnswerToken& token : tokens) body["tokens"].push_back(token.token);
       if (request.logprobs >= 0 && !tokens.empty()) body["completion_probabilities"] = native_logprobs(tokens);
       if (!body.at("stop").get<bool>()) body["tokens_predicted"] = c.tokens;
-    } else if (request.logprobs >= 0 && !tokens.empty()) {
-      body["choices"][0]["logprobs"] = logprobs(choice, {}, tokens);
+    } else if (!tokens.empty()) {
+      Json& one = body["choices"][0];
+      if (request.logprobs >= 0) one["logprobs"] = logprobs(choice, {}, tokens);
+      if (request.token_ids) one["token_ids"] = token_ids(tokens);
     }
     if (!request.spec_details) {
       c.held.shares.clear();
       return;
     }
-    const std::vector<TextShare> shares = take_shares(c.held.shares, c.decided);
-    c.decided = 0;
+    std::vector<TextShare> shares = take_shares(c.held.shares, c.taken - c.shared);
+    if (!request.tells_thoughts) drop_thoughts(shares, c.shared, c.parser.thoughts());
+    c.shared = c.taken;
     if (!shares.empty() || !c.rounds.rounds.empty()) body["specextend"] = details_json(shares, c.rounds);
     c.rounds.rounds.clear();
     c.rounds.cells_changed = false;
@@ -242,7 +276,9 @@ class OpenAiWriter final : public AnswerWriter {
     for (size_t i = 0; i < parts.size(); ++i) {
       const std::string& text = parts[i].text;
       switch (parts[i].kind) {
-        case AnswerPart::Kind::kReasoning: events += tell(choice, {{"reasoning_content", text}}); break;
+        case AnswerPart::Kind::kReasoning:
+          if (request.tells_thoughts) events += tell(choice, {{"reasoning_content", text}});
+          break;
         case AnswerPart::Kind::kContent: events += tell(choice, chat() ? Json{{"content", text}} : Json(text)); break;
         case AnswerPart::Kind::kArguments:
           events += tell(
@@ -264,14 +300,16 @@ class OpenAiWriter final : public AnswerWriter {
     if (request.spec_details) c.rounds.append(std::move(rounds));
     const std::string text = std::move(piece.text);
     piece.text.clear();
-    c.held.append(std::move(piece));
     AnswerParser::Output out = c.parser.add(text);
     if (last) {
       AnswerParser::Output rest = c.parser.finish();
       append_parts(out.parts, std::move(rest.parts));
       out.taken = rest.taken;
     }
-    c.decided += out.taken - std::exchange(c.taken, out.taken);
+    c.taken = out.taken;
+    c.thoughts.add(piece.tokens);
+    count_thoughts(c);
+    c.held.append(std::move(piece));
     return tell(choice, out.parts);
   }
 };
@@ -285,7 +323,8 @@ OpenAiWriter::OpenAiWriter(const CompletionRequest& request_, AnswerFacts facts_
   id = (chat() ? "chatcmpl-" : "cmpl-") + random_id();
   created = seconds_now();
   for (const int tokens : facts.prompt_tokens) totals.prompt_tokens += tokens;
-  for (size_t i = 0; request.echo && i < choices.size(); ++i) choices[i].offset = characters(echo(int(i)));
+  if (chat() && request.reasoning.any()) totals.reasoning_tokens = 0;
+  for (size_t i = 0; request.echo && !chat() && i < choices.size(); ++i) choices[i].offset = characters(echo(int(i)));
 }
 
 std::string OpenAiWriter::whole(const std::vector<ChoiceEnd>& ends) {
@@ -305,25 +344,38 @@ std::string OpenAiWriter::whole(const std::vector<ChoiceEnd>& ends) {
     Choice& c = choices.at(i);
     std::string text, reasoning;
     std::vector<ToolCall> calls;
-    for (AnswerPart& part : c.parser.all(end.result.text)) {
+    std::vector<AnswerPart> parts = c.parser.all(end.result.text);
+    c.taken = end.result.text.size();
+    c.thoughts.add(end.rest.tokens);
+    count_thoughts(c);
+    for (AnswerPart& part : parts) {
       if (part.kind == AnswerPart::Kind::kReasoning) reasoning += part.text;
       else if (part.kind == AnswerPart::Kind::kContent) text += part.text;
       else calls.push_back(std::move(part.call));
     }
+    std::vector<AnswerToken> answer;
+    if (!request.tells_thoughts) drop_thoughts(answer = end.rest.tokens, c.parser.thoughts());
+    const std::vector<AnswerToken>& tokens = request.tells_thoughts ? end.rest.tokens : answer;
     Json one{{"index", i}};
+    if (chat() && request.echo) text = request.prefill + text;
     if (chat()) {
       one["message"] = {{"role", "assistant"},
                         {"content", text.empty() && !calls.empty() ? Json(nullptr) : Json(text)}};
-      if (!reasoning.empty()) one["message"]["reasoning_content"] = reasoning;
+      if (!reasoning.empty() && request.tells_thoughts) one["message"]["reasoning_content"] = reasoning;
       if (!calls.empty()) one["message"]["tool_calls"] = calls_json(calls, 0, false);
     } else {
       one["text"] = request.echo ? echo(int(i)) + text : text;
     }
-    one["logprobs"] = logprobs(int(i), end.prompt, end.rest.tokens);
+    one["logprobs"] = logprobs(int(i), request.echoes_scores() ? end.prompt : std::vector<AnswerToken>(), tokens);
     one["finish_reason"] = finish_reason(end.result.reason, !calls.empty());
+    one["stop_reason"] = end.stopping_word.empty() ? Json(nullptr) : Json(end.stopping_word);
+    one["token_ids"] = nullptr;
+    if (request.token_ids) one["token_ids"] = request.tells_thoughts ? Json(end.result.tokens) : token_ids(tokens);
+    if (!chat()) add_prompt(one, prompt_of(int(i)), ends);
     list.push_back(std::move(one));
     count(int(i), end);
   }
+  if (chat()) add_prompt(body, 0, ends);
   body["choices"] = std::move(list);
   add_numbers(body);
   if (!facts.prompt.empty()) body["__verbose"] = {{"prompt", facts.prompt}};
@@ -332,9 +384,15 @@ std::string OpenAiWriter::whole(const std::vector<ChoiceEnd>& ends) {
 
 std::string OpenAiWriter::begin(int choice) {
   if (std::exchange(choices.at(size_t(choice)).begun, true)) return {};
-  if (chat()) return event(chunk(choice, {{"role", "assistant"}, {"content", ""}}));
-  if (request.echo && !request.scores_prompt()) return event(chunk(choice, echo(choice)));
-  return {};
+  const bool echoes = request.echo && !request.scores_prompt();
+  Json body;
+  if (chat()) body = chunk(choice, {{"role", "assistant"}, {"content", request.echo ? request.prefill : ""}});
+  else if (echoes || (request.token_ids && !native())) body = chunk(choice, echoes ? echo(choice) : "");
+  else return {};
+  if (request.token_ids && !native())
+    (chat() ? body : body["choices"][0])["prompt_token_ids"] = facts.prompt_ids.at(prompt_of(choice));
+  if (request.usage_each && !native()) body["usage"] = usage_so_far(choice);
+  return event(body);
 }
 
 std::string OpenAiWriter::delta(int choice, ChoiceDelta change) {
@@ -376,8 +434,11 @@ std::string OpenAiWriter::end(int choice, const ChoiceEnd& end) {
     body["timings"] = timings_json(own);
     body["metrics"] = Json::parse(spec_metrics_json(end.result.spec));
   }
+  if (!native())
+    body["choices"][0]["stop_reason"] = end.stopping_word.empty() ? Json(nullptr) : Json(end.stopping_word);
   add_tokens(body, choice);
   count(choice, end);
+  if (request.usage_each && !native()) body["usage"] = usage_so_far(choice);
   return events + event(body);
 }
 

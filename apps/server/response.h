@@ -88,10 +88,11 @@ struct ChoiceEnd {
 
 struct AnswerFacts {
   std::string model, fingerprint;
-  std::vector<int> prompt_tokens;   // of each prompt
-  std::vector<std::string> echoes;  // echo_text of each prompt, if the request asks for it
-  std::string request_id{};         // for errors; may be empty
-  std::string prompt{};             // of a verbose chat
+  std::vector<int> prompt_tokens;                // of each prompt
+  std::vector<std::string> echoes;               // echo_text of each prompt, if the request asks for it
+  std::string request_id{};                      // for errors; may be empty
+  std::string prompt{};                          // of a verbose chat
+  std::vector<std::vector<Token>> prompt_ids{};  // of each prompt, if asked for
 };
 
 // How one protocol writes an answer; see Answer.

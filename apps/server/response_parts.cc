@@ -49,8 +49,17 @@ void add_each(std::vector<int64_t>& sum, const std::vector<int64_t>& more) {
   for (size_t i = 0; i < more.size(); ++i) sum[i] += more[i];
 }
 
-Json one_logprob(const std::string& bytes, double logprob) {
-  return {{"token", token_label(bytes)}, {"logprob", logprob}, {"bytes", bytes_json(bytes)}};
+std::string label_of(Token token, const std::string& bytes, LogprobForm form) {
+  return form.ids ? fmt::format("token_id:{}", token) : token_label(bytes);
+}
+
+Json one_logprob(Token token, const std::string& bytes, double logprob, LogprobForm form) {
+  return {{"token", label_of(token, bytes, form)}, {"logprob", logprob}, {"bytes", bytes_json(bytes)}};
+}
+
+// More may have been reckoned for another list.
+std::span<const TopToken> tops(const AnswerToken& token, int most) {
+  return std::span(token.logprob.top).first(std::min(token.logprob.top.size(), size_t(most)));
 }
 
 const char* stop_type(FinishReason reason) {
@@ -90,6 +99,11 @@ Json settings_json(const CompletionRequest& request) {
           {"speculate", request.options.speculate}};
 }
 
+// Whether what ends there is in one of the places.
+bool is_in(const Places& places, size_t end) {
+  return std::ranges::any_of(places, [end](const auto& place) { return place.first < end && end <= place.second; });
+}
+
 }  // namespace
 
 std::string random_id() {
@@ -122,6 +136,22 @@ size_t characters(std::string_view text) {
   return size_t(std::count_if(text.begin(), text.end(), [](char c) { return (uint8_t(c) & 0xC0) != 0x80; }));
 }
 
+void drop_thoughts(std::vector<AnswerToken>& tokens, const Places& thoughts) {
+  std::erase_if(tokens, [&](const AnswerToken& token) { return is_in(thoughts, token.end); });
+}
+
+void drop_thoughts(std::vector<TextShare>& shares, size_t begin, const Places& thoughts) {
+  for (TextShare& share : shares) {
+    const size_t end = begin + share.text.size();
+    for (auto t = thoughts.rbegin(); t != thoughts.rend(); ++t) {  // from behind: what is before stays where it is
+      const size_t from = std::max(t->first, begin), to = std::min(t->second, end);
+      if (from < to) share.text.erase(from - begin, to - from);
+    }
+    begin = end;
+  }
+  std::erase_if(shares, [](const TextShare& share) { return share.text.empty(); });
+}
+
 std::string token_label(const std::string& bytes) {
   if (is_utf8(bytes)) return bytes;
   std::string label = "bytes:";
@@ -131,11 +161,12 @@ std::string token_label(const std::string& bytes) {
 
 Json piece_json(const std::string& bytes) { return is_utf8(bytes) ? Json(bytes) : bytes_json(bytes); }
 
-Json chat_logprobs(std::span<const AnswerToken> tokens) {
+Json chat_logprobs(std::span<const AnswerToken> tokens, LogprobForm form) {
   Json content = Json::array();
   for (const AnswerToken& token : tokens) {
-    Json one = one_logprob(token.bytes, token.logprob.logprob), top = Json::array();
-    for (const TopToken& other : token.logprob.top) top.push_back(one_logprob(other.bytes, other.logprob));
+    Json one = one_logprob(token.token, token.bytes, token.logprob.logprob, form), top = Json::array();
+    for (const TopToken& other : tops(token, form.top))
+      top.push_back(one_logprob(other.token, other.bytes, other.logprob, form));
     one["top_logprobs"] = std::move(top);
     content.push_back(std::move(one));
   }
@@ -156,32 +187,53 @@ std::vector<size_t> prompt_offsets(std::span<const AnswerToken> tokens, std::str
   return offsets;
 }
 
-Json text_logprobs(std::span<const AnswerToken> tokens, bool top, const std::vector<size_t>& offsets) {
-  Json labels = Json::array(), values = Json::array(), tops = Json::array();
+Json text_logprobs(std::span<const AnswerToken> tokens, LogprobForm form, const std::vector<size_t>& offsets) {
+  Json labels = Json::array(), values = Json::array(), likely = Json::array();
   for (const AnswerToken& token : tokens) {
-    labels.push_back(token_label(token.bytes));
+    labels.push_back(label_of(token.token, token.bytes, form));
     if (!token.logprob.known) {
       values.push_back(nullptr);
-      tops.push_back(nullptr);
+      likely.push_back(nullptr);
       continue;
     }
     values.push_back(token.logprob.logprob);
-    Json best = Json::object();
-    for (const TopToken& other : token.logprob.top) best.emplace(token_label(other.bytes), other.logprob);
-    best.emplace(token_label(token.bytes), token.logprob.logprob);  // the chosen one is always there
-    tops.push_back(std::move(best));
+    Json best{{labels.back().get<std::string>(), token.logprob.logprob}};  // the chosen one is always there
+    for (const TopToken& other : tops(token, form.top))
+      best.emplace(label_of(other.token, other.bytes, form), other.logprob);
+    likely.push_back(std::move(best));
   }
-  return {{"tokens", labels},
-          {"token_logprobs", values},
-          {"top_logprobs", top ? tops : Json(nullptr)},
-          {"text_offset", offsets}};
+  return {{"tokens", labels}, {"token_logprobs", values}, {"top_logprobs", likely}, {"text_offset", offsets}};
+}
+
+Json prompt_logprobs(std::span<const AnswerToken> tokens, int top) {
+  Json list = Json::array();
+  for (const AnswerToken& token : tokens) {
+    const Logprob& logprob = token.logprob;
+    list.push_back(nullptr);
+    if (!logprob.known) continue;
+    Json all = Json::object();
+    const auto add = [&](Token id, const std::string& bytes, double value, int rank) {
+      all.emplace(std::to_string(id), Json{{"logprob", value}, {"rank", rank}, {"decoded_token", token_label(bytes)}});
+    };
+    add(token.token, token.bytes, logprob.logprob, logprob.rank);
+    int rank = 0;
+    for (const TopToken& other : tops(token, top)) add(other.token, other.bytes, other.logprob, ++rank);
+    list.back() = std::move(all);
+  }
+  return list;
+}
+
+Json token_ids(std::span<const AnswerToken> tokens) {
+  Json list = Json::array();
+  for (const AnswerToken& token : tokens) list.push_back(token.token);
+  return list;
 }
 
 Json native_logprobs(std::span<const AnswerToken> tokens) {
   Json list = Json::array();
   const auto entry = [](Token id, const std::string& bytes, double logprob) {
     Json one{{"id", id}};
-    one.update(one_logprob(bytes, logprob));
+    one.update(one_logprob(id, bytes, logprob, {}));
     return one;
   };
   for (const AnswerToken& token : tokens) {
@@ -256,12 +308,24 @@ void Totals::add(const ChoiceEnd& end) {
   add_each(spec.accepted_at_depth, s.accepted_at_depth);
 }
 
+void ThoughtTokens::add(std::span<const AnswerToken> tokens) {
+  for (const AnswerToken& token : tokens) ends_.push_back(token.end);
+}
+
+int ThoughtTokens::count(size_t taken, const Places& thoughts) {
+  int found = 0;
+  for (; !ends_.empty() && ends_.front() <= taken; ends_.pop_front()) found += is_in(thoughts, ends_.front());
+  return found;
+}
+
 Json usage_json(const Totals& totals) {
   const int generated = totals.timings.generated_tokens;
-  return {{"prompt_tokens", totals.prompt_tokens},
-          {"completion_tokens", generated},
-          {"total_tokens", totals.prompt_tokens + generated},
-          {"prompt_tokens_details", {{"cached_tokens", totals.cached_tokens}}}};
+  Json json{{"prompt_tokens", totals.prompt_tokens},
+            {"completion_tokens", generated},
+            {"total_tokens", totals.prompt_tokens + generated},
+            {"prompt_tokens_details", {{"cached_tokens", totals.cached_tokens}}}};
+  if (totals.reasoning_tokens) json["completion_tokens_details"] = {{"reasoning_tokens", *totals.reasoning_tokens}};
+  return json;
 }
 
 Json timings_json(const Totals& totals) {

@@ -46,7 +46,12 @@ class ResponsesWriter final : public PartWriter {
                        : kind_ == PartKind::kReasoning ? "response.reasoning_text.delta"
                                                        : "response.output_text.delta");
     delta["delta"] = more;
-    if (kind_ == PartKind::kContent) delta["logprobs"] = Json::array();
+    if (kind_ == PartKind::kContent) {
+      delta["logprobs"] = logprobs_of(more);
+      for (const Json& one : delta["logprobs"]) item_logprobs_.push_back(one);
+    } else {
+      take_tokens(tokens_, more);  // only those of the answer's text are told
+    }
     return events + event(std::move(delta));
   }
 
@@ -55,6 +60,11 @@ class ResponsesWriter final : public PartWriter {
     Json response = finished(end);
     const std::string type = "response." + response.at("status").get<std::string>();
     return events + event({{"type", type}, {"response", std::move(response)}});
+  }
+
+  Json logprobs_of(const std::string& text) {
+    if (logprobs_ < 0) return Json::array();
+    return chat_logprobs(take_tokens(tokens_, text), {logprobs_, false}).at("content");
   }
 
   Json response(const char* status) const {
@@ -94,7 +104,7 @@ class ResponsesWriter final : public PartWriter {
 
   Json part_json() const {
     if (kind_ == PartKind::kReasoning) return {{"type", "reasoning_text"}, {"text", text_}};
-    return {{"type", "output_text"}, {"text", text_}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
+    return {{"type", "output_text"}, {"text", text_}, {"annotations", Json::array()}, {"logprobs", item_logprobs_}};
   }
 
   std::string item_event(const char* type) {
@@ -102,7 +112,7 @@ class ResponsesWriter final : public PartWriter {
   }
 
   std::string open_item(const AnswerPart& part) {
-    open_ = true, kind_ = part.kind, text_.clear();
+    open_ = true, kind_ = part.kind, text_.clear(), item_logprobs_ = Json::array();
     if (kind_ == PartKind::kCall) {
       item_ = {{"id", "fc_" + random_id()}, {"type", "function_call"}, {"status", "in_progress"},
                {"call_id", part.call.id},   {"name", part.call.name},  {"arguments", ""}};
@@ -136,7 +146,7 @@ class ResponsesWriter final : public PartWriter {
       done["arguments"] = item_["arguments"] = text_;
     } else {
       done["text"] = text_;
-      if (kind_ == PartKind::kContent) done["logprobs"] = Json::array();
+      if (kind_ == PartKind::kContent) done["logprobs"] = item_logprobs_;
       item_["content"] = Json::array({part_json()});
       if (kind_ == PartKind::kReasoning && encrypted_) item_["encrypted_content"] = text_;
     }
@@ -160,7 +170,8 @@ class ResponsesWriter final : public PartWriter {
   int sequence_ = 0;
   bool open_ = false;
   PartKind kind_ = PartKind::kContent;
-  std::string text_{};  // of the item that is open
+  std::string text_{};                  // of the item that is open
+  Json item_logprobs_ = Json::array();  // of its text
 };
 
 }  // namespace

@@ -187,21 +187,23 @@ void read_effort(FieldReader& body, Json& chat, Json& echo) {
   if (const Json* effort = field(*given, "effort")) echo["reasoning"]["effort"] = *effort;
 }
 
-void read_include(FieldReader& body, Json& echo) {
+void read_include(FieldReader& body, Json& chat, Json& echo) {
   const Json* given = body.get_list("include");
   for (size_t i = 0; given && i < given->size(); ++i) {
-    if (!is_text(&(*given)[i], "reasoning.encrypted_content"))
-      throw body.wrong("include", "may hold 'reasoning.encrypted_content' and nothing else");
-    echo["include_encrypted"] = true;  // for the writer, which takes it away
+    const Json* one = &(*given)[i];
+    if (is_text(one, "message.output_text.logprobs")) chat["logprobs"] = true;
+    else if (is_text(one, "reasoning.encrypted_content")) echo["include_encrypted"] = true;  // the writer takes it away
+    else throw body.wrong("include", "may hold 'reasoning.encrypted_content' and 'message.output_text.logprobs' only");
   }
+  body.pass(chat, "top_logprobs");
+  echo["top_logprobs"] = chat.value("top_logprobs", Json(0));
+  if (echo["top_logprobs"] != 0) chat["logprobs"] = true;
 }
 
 // What asks for something that is not there, unless it asks for nothing.
 void refuse_missing_fields(FieldReader& body) {
   for (const char* name : {"background", "conversation", "prompt", "max_tool_calls", "context_management"})
     if (!is_off(body.get(name))) throw body.wrong(name, "is not supported");
-  if (const Json* top = body.get("top_logprobs"); top && *top != 0)
-    throw body.wrong("top_logprobs", "is not supported here");
   if (const Json* cut = body.get("truncation"); cut && !is_text(cut, "disabled"))
     throw body.wrong("truncation", "must be disabled");
   if (const Json* options = body.get_object("stream_options")) {
@@ -224,7 +226,7 @@ CompletionRequest parse_responses(std::string_view text, const Limits& limits,
     const std::string id = body.text("previous_response_id");
     const auto earlier = store->find(scope, id);
     if (!earlier)
-      throw ApiError(400, "invalid_request_error", fmt::format("there is no response '{}' any more", id),
+      throw ApiError(400, "invalid_request_error", fmt::format("Previous response with id '{}' not found.", id),
                      "previous_response_id", "previous_response_not_found");
     items = Json::parse(earlier->items);
     echo["previous_response_id"] = id;
@@ -254,7 +256,7 @@ CompletionRequest parse_responses(std::string_view text, const Limits& limits,
   read_tools_of(body, chat, echo);
   read_text(body, chat, echo);
   read_effort(body, chat, echo);
-  read_include(body, echo);
+  read_include(body, chat, echo);
   refuse_missing_fields(body);
   const bool keep = body.flag("store", true);
   const Json* metadata = body.get_object("metadata");

@@ -44,10 +44,14 @@ Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options, Metrics& m
       states_(slots_.size()) {
   for (Slot& slot : slots_) slot.session = engine_.start();
   batch_ = engine_.batch();
+  on_full_memory(engine_, [this] { return forget_one(); });
   thread_ = std::thread([this] { work(); });
 }
 
-Scheduler::~Scheduler() { stop(); }
+Scheduler::~Scheduler() {
+  stop();
+  on_full_memory(engine_, {});
+}
 
 void Scheduler::stop() {
   {
@@ -141,7 +145,7 @@ Gauges Scheduler::gauges() const {
   gauges.running = active_;
   gauges.waiting = queue_.size();
   int64_t held = 0;
-  for (const SlotState& state : states_) held += state.held;
+  for (const SlotState& state : states_) held += state.running ? state.held : 0;
   gauges.cache_share = double(held) / double(states_.size()) / engine_.context();
   gauges.saved_states = saved_states_, gauges.saved_bytes = saved_bytes_;
   gauges.disk_bytes = disk_bytes_, gauges.kv = kv_memory_;
@@ -376,7 +380,7 @@ void Scheduler::listen(Slot& slot) {
     if (round.refreshes > before) metrics_.add_refreshes(round.refreshes - before);
     slot.refreshes = round.refreshes;
   };
-  job->begin(engine_.tokenizer(), *slot.session, int(&slot - slots_.data()), int(shared(slot.session->text(), *job)));
+  job->begin(engine_.tokenizer(), *slot.session, int(&slot - slots_.data()));
 }
 
 void Scheduler::step() {
@@ -393,6 +397,16 @@ void Scheduler::step() {
   } catch (const std::exception& e) { renew(e.what()); }
 }
 
+// The text that has rested longest.
+bool Scheduler::forget_one() {
+  Slot* oldest = nullptr;
+  for (Slot& slot : slots_)
+    if (slot.free() && slot.session && slot.session->length() > 0 && (!oldest || slot.used < oldest->used))
+      oldest = &slot;
+  if (oldest) oldest->session->truncate(0);
+  return oldest != nullptr;
+}
+
 void Scheduler::finish(Job& job, Finished finished) {
   const auto now = Clock::now();
   GenerateResult& result = finished.result;
@@ -402,15 +416,20 @@ void Scheduler::finish(Job& job, Finished finished) {
     const std::lock_guard lock(mutex_);
     tenants_.charge(job.tenant, job.tokens, now);
   }
-  if (!finished.error.empty())
-    return job.fail(finished.models_fault ? broken(finished.error) : bad_request(finished.error));
+  if (finished.no_memory) return job.fail({503, "unavailable_error", finished.error, "", "out_of_memory"});
+  if (!finished.error.empty()) {
+    const bool grammars = finished.error.starts_with("grammar:");
+    return job.fail(finished.models_fault ? broken(finished.error)
+                                          : bad_request(finished.error, grammars ? job.grammar_field : ""));
+  }
   if (result.reason == FinishReason::kCancelled) {
     if (job.gone) metrics_.count_cancelled();
     else if (!ending_) metrics_.count_timeout();
     return job.fail(ending_ ? ending() : timed_out());  // who has gone does not read it
   }
   metrics_.add(result,
-               {seconds(job.arrived, job.started), seconds(job.arrived, job.first_token), seconds(job.arrived, now)});
+               {seconds(job.arrived, job.started), seconds(job.arrived, job.first_token), seconds(job.arrived, now)},
+               {job.choices, job.options.max_tokens});
   {
     const std::lock_guard lock(mutex_);
     mean_seconds_ = 0.8 * mean_seconds_ + 0.2 * seconds(job.started, now);

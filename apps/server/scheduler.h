@@ -117,6 +117,7 @@ class Scheduler {
   size_t in_memory(const Job& job) const;                                   // tokens of its prompt, but for the last
   std::span<const Token> text_for(uint64_t scope, const Slot& slot) const;  // what those of a scope may share of it
   void listen(Slot& slot);
+  bool forget_one();  // a text at rest, where a device's memory is full; false: there is none
   void finish(Job& job, Finished finished);
   void renew(const std::string& why);
   void publish();

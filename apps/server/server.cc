@@ -150,9 +150,9 @@ class HttpServer final : public Server, private HttpSide {
       if (!route) throw no_route(req, res);
       Routes::match(*route, req);
       route->handler(req, res);
-    } catch (const ApiError& error) { explain(req, res, error); } catch (const std::exception& e) {
-      explain(req, res, {500, "server_error", e.what(), "", "internal_error"});
-    }
+    } catch (const TakesLong&) { res.takes_long = true; } catch (const ApiError& error) {
+      explain(req, res, error);
+    } catch (const std::exception& e) { explain(req, res, {500, "server_error", e.what(), "", "internal_error"}); }
   }
 
   void explain(const HttpRequest& req, HttpReply& res, const ApiError& error) override {
@@ -233,6 +233,8 @@ class HttpServer final : public Server, private HttpSide {
     });
     get("/server_info", &Service::server_info);
     get("/v1/loads", &Service::loads);
+    get("/load", &Service::load);
+    get("/version", &Service::version);
     post("/tokenize", &Service::tokenize);
     post("/detokenize", &Service::detokenize);
     post("/apply-template", &Service::apply_template);
@@ -258,6 +260,7 @@ class HttpServer final : public Server, private HttpSide {
     post("/v1/responses", &Service::responses);
     get_under("/v1/responses/", &Service::kept_response);
     delete_under("/v1/responses/", &Service::delete_response);
+    routes_.add({.method = "POST", .handler = bound(&Service::cancel_response), .prefix = true}, "/v1/responses/");
     post("/api/chat", &Service::ollama_chat);
     post("/api/generate", &Service::ollama_generate);
     post("/api/show", &Service::ollama_show);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <specextend/no_memory.h>
 
 #include <algorithm>
 #include <charconv>
@@ -87,10 +88,8 @@ std::unique_lock<std::mutex> Service::turn_of(size_t bytes) {
 }
 
 Json Service::model() const {
-  return {{"id", options_.model_name},
-          {"object", "model"},
-          {"created", created_},
-          {"owned_by", "specextend"},
+  return {{"id", options_.model_name},         {"object", "model"},           {"created", created_},
+          {"owned_by", "specextend"},          {"root", options_.model_name}, {"parent", nullptr},
           {"max_model_len", engine_.context()}};
 }
 
@@ -156,6 +155,7 @@ void Service::slots(const HttpRequest& req, HttpReply& res) const {
 Gauges Service::gauges() const {
   Gauges gauges = scheduler_.gauges();
   gauges.cells = int64_t(engine_.context()) * options_.parallel;
+  gauges.sessions = options_.parallel;
   gauges.cell_type = engine_.kv_type();
   return gauges;
 }
@@ -239,6 +239,8 @@ void Service::slot_action(const HttpRequest& req, HttpReply& res) {
         session.truncate(0);
         throw Error("there is more in it than a state");
       }
+    } catch (const NoMemory& e) {
+      throw ApiError(503, "unavailable_error", e.what(), "", "out_of_memory");
     } catch (const Error& e) {
       throw bad_request(fmt::format("'{}': {}", name, e.what()), "filename", "slot_restore_failed");
     }
@@ -251,18 +253,38 @@ void Service::slot_action(const HttpRequest& req, HttpReply& res) {
              {"timings", {{"restore_ms", ms_since(start)}}}});
 }
 
+void Service::version(const HttpRequest&, HttpReply& res) const { send(res, {{"version", options_.version}}); }
+
+void Service::load(const HttpRequest&, HttpReply& res) const {
+  const Gauges now = gauges();
+  send(res, {{"server_load", now.running + now.waiting}});
+}
+
+// llama.cpp's form of a request has 'content', vLLM's 'prompt' or 'messages'.
 void Service::tokenize(const HttpRequest& req, HttpReply& res) {
   const Json body = parse_object(req.body);
-  const std::string text = text_field(body, field(body, "prompt") ? "prompt" : "content");
-  const bool special = flag_field(body, "add_special", false), parse = flag_field(body, "parse_special", true);
-  const bool pieces = flag_field(body, "with_pieces", false);
+  const bool chat = field(body, "messages"), prompt = field(body, "prompt");
+  const bool special = flag_field(body, "add_special_tokens", flag_field(body, "add_special", prompt));
+  const bool parse = flag_field(body, "parse_special", true), pieces = flag_field(body, "with_pieces", false);
+  const bool texts = flag_field(body, "return_token_strs", false);
+  const std::string text = chat ? chat_prompt(engine_.tokenizer(), parse_template(req.body, limits_))
+                                : text_field(body, prompt ? "prompt" : "content");
   const auto turn = turn_of(text.size());
-  const std::vector<Token> tokens = engine_.tokenizer().tokenize(text, special, parse);
-  if (!pieces) return res.set_content(fmt::format("{{\"tokens\":[{}]}}", fmt::join(tokens, ",")), "application/json");
-  Json list = Json::array();
-  for (const Token token : tokens)
-    list.push_back({{"id", token}, {"piece", piece_json(engine_.tokenizer().token_bytes(token))}});
-  send(res, {{"tokens", std::move(list)}});
+  const std::vector<Token> tokens = engine_.tokenizer().tokenize(text, special && !chat, parse);
+  std::string list;
+  if (pieces) {
+    Json all = Json::array();
+    for (const Token token : tokens)
+      all.push_back({{"id", token}, {"piece", piece_json(engine_.tokenizer().token_bytes(token))}});
+    list = text_of(all);
+  } else {
+    list = fmt::format("[{}]", fmt::join(tokens, ","));
+  }
+  Json strings;
+  for (size_t i = 0; texts && i < tokens.size(); ++i) strings.push_back(engine_.tokenizer().token_text(tokens[i]));
+  res.set_content(fmt::format("{{\"tokens\":{},\"count\":{},\"max_model_len\":{},\"token_strs\":{}}}", list,
+                              tokens.size(), engine_.context(), text_of(strings)),
+                  "application/json");
 }
 
 void Service::detokenize(const HttpRequest& req, HttpReply& res) {
@@ -270,8 +292,9 @@ void Service::detokenize(const HttpRequest& req, HttpReply& res) {
   const Json* list = field(body, "tokens");
   const auto tokens = parse_tokens(list ? *list : Json(nullptr), "tokens", limits_.vocab);
   try {
-    send(res, {{"content", engine_.tokenizer().detokenize(tokens, true)}});
-  } catch (const Error& e) {  // the embedding may have more rows than there are tokens
+    const std::string text = engine_.tokenizer().detokenize(tokens, true);
+    send(res, {{"content", text}, {"prompt", text}});  // llama.cpp's name of it, and vLLM's
+  } catch (const Error& e) {                           // the embedding may have more rows than there are tokens
     throw bad_request(e.what(), "tokens");
   }
 }

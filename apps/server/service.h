@@ -33,6 +33,8 @@ class Service {
   void server_info(const HttpRequest& req, HttpReply& res) const;  // for routers, as is loads
   void loads(const HttpRequest& req, HttpReply& res) const;
   void slot_action(const HttpRequest& req, HttpReply& res);
+  void version(const HttpRequest& req, HttpReply& res) const;
+  void load(const HttpRequest& req, HttpReply& res) const;
   void tokenize(const HttpRequest& req, HttpReply& res);
   void detokenize(const HttpRequest& req, HttpReply& res);
   void apply_template(const HttpRequest& req, HttpReply& res);
@@ -42,6 +44,7 @@ class Service {
   void responses(const HttpRequest& req, HttpReply& res);
   void kept_response(const HttpRequest& req, HttpReply& res) const;
   void delete_response(const HttpRequest& req, HttpReply& res) const;
+  void cancel_response(const HttpRequest& req, HttpReply& res) const;
   void ollama_chat(const HttpRequest& req, HttpReply& res);
   void ollama_generate(const HttpRequest& req, HttpReply& res);
   void ollama_tags(const HttpRequest& req, HttpReply& res) const;

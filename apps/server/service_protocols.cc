@@ -15,7 +15,8 @@ using Json = nlohmann::ordered_json;
 namespace {
 
 ApiError no_response(const std::string& id) {
-  return {404, "invalid_request_error", fmt::format("there is no response '{}'", id), "id", "response_not_found"};
+  return {404, "invalid_request_error", fmt::format("Response with id '{}' not found.", id), "id",
+          "response_not_found"};
 }
 
 }  // namespace
@@ -47,6 +48,15 @@ void Service::delete_response(const HttpRequest& req, HttpReply& res) const {
   const std::string id = req.matches[1];
   if (!responses_->erase(tenant(req).id, id)) throw no_response(id);
   send(res, {{"id", id}, {"object", "response"}, {"deleted", true}});
+}
+
+// There are none in the background: what is kept has ended.
+void Service::cancel_response(const HttpRequest& req, HttpReply&) const {
+  const std::string rest = req.matches[1], end = "/cancel";
+  if (!rest.ends_with(end)) throw ApiError(404, "not_found_error", fmt::format("there is no {}", req.path));
+  const std::string id = rest.substr(0, rest.size() - end.size());
+  if (!responses_->find(tenant(req).id, id)) throw no_response(id);
+  throw bad_request("Cannot cancel a synchronous response.", "id");
 }
 
 void Service::ollama_chat(const HttpRequest& req, HttpReply& res) {

@@ -1,5 +1,7 @@
 #include "server/state_cache.h"
 
+#include <specextend/no_memory.h>
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -82,6 +84,8 @@ bool StateCache::restore(uint64_t scope, std::span<const Token> text, Session& s
     StateReader in(*bytes, turns);
     session.restore(in.stream());
     return true;
+  } catch (const NoMemory&) {  // the state is as good as before
+    return false;
   } catch (const Error&) {
     const auto broken = std::ranges::find_if(states_, [&](const State& state) {  // may be gone by now
       return file ? state.file == file : state.blob == blob;

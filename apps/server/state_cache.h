@@ -30,8 +30,8 @@ class StateCache {
   // Keeps the session's state, in place of states of beginnings of its text. Not if it is too large or held already.
   // While it pauses, the session must stay as it is; the cache may be used.
   void save(uint64_t scope, const Session& session, Turns* turns = nullptr);
-  // Puts the state that holds most of `text` into the session. False: there is none, or it would not go (and is
-  // dropped).
+  // Puts the state that holds most of `text` into the session. False: there is none, there is no memory for its cells,
+  // or it would not go (and is dropped).
   bool restore(uint64_t scope, std::span<const Token> text, Session& session, Turns* turns = nullptr);
 
   size_t size() const { return states_.size(); }

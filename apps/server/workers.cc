@@ -10,14 +10,18 @@ namespace sx::server {
 namespace {
 
 constexpr int kNicer = 10;  // about a tenth of the share of other threads
+thread_local bool made_way = false;
 
 // Linux has a niceness for each thread. Without the call the work is done all the same.
 void make_way() {
+  made_way = true;
   const auto self = id_t(gettid());
   (void)setpriority(PRIO_PROCESS, self, std::min(19, getpriority(PRIO_PROCESS, self) + kNicer));
 }
 
 }  // namespace
+
+bool gives_way() { return made_way; }
 
 Workers::Workers(int threads_per_lane, size_t most_waiting) : most_(most_waiting) {
   for (size_t lane = 0; lane < lanes_.size(); ++lane)

@@ -45,7 +45,8 @@ def arguments():
     parser.add_argument("--longest", type=int, default=6000, help="prompt, tokens (%(default)s)")
     parser.add_argument("--tokens", type=int, default=96, help="longest answer (%(default)s)")
     parser.add_argument("--stall", type=float, default=30, help="seconds without a byte that are too many (%(default)s)")
-    parser.add_argument("--rss-allow", type=float, default=16, help="growth after the warm-up, MiB; -1: any (%(default)s)")
+    parser.add_argument("--rss-allow", type=float, default=16,
+                        help="growth after the warm-up, MiB, of what is neither K/V cells nor saved states; -1: any (%(default)s)")
     parser.add_argument("--kill", action="store_true", help="kill clients at random")
     parser.add_argument("--cancel", type=float, default=0, help="share of streams that their client closes (%(default)s)")
     parser.add_argument("--keys", type=int, default=0, help="API keys of a server that is started (%(default)s)")
@@ -166,6 +167,7 @@ class Load:
         self.lock = threading.Lock()
         self.errors, self.times = [], []
         self.answers = self.killed = self.cancelled = self.differ = self.tokens = 0
+        self.done = []  # when answers ended, and their tokens
         self.usual = 1.0  # seconds of a client that lives, for the moment of a kill
 
     def wrong(self, index, what):
@@ -182,6 +184,7 @@ class Load:
         with self.lock:
             self.answers += 1
             self.tokens += outcome["tokens"] or 0
+            self.done.append((time.monotonic(), outcome["tokens"] or 0))
             self.times.append(times)
             self.usual = statistics.median(t["all"] for t in self.times[-50:])
 
@@ -247,6 +250,11 @@ def check_free(server, descriptors, wrong):
             wrong(f"{server.descriptors()} descriptors, {descriptors} before")
 
 
+def rest_of(samples):
+    """What is neither cells, which come and go with the texts, nor saved states, which have a bound."""
+    return [(t, m["whole"] - m["cells"] - m["states"]) for t, m in samples]
+
+
 def growth(samples, warm_up):
     """MiB from the first to the last quarter after the warm-up (medians), MiB per minute (least squares), begin, end, most."""
     flat = [(t, rss) for t, rss in samples if t >= warm_up] or samples[-1:]
@@ -307,9 +315,16 @@ def run(server, options):
     else:
         problems.append("no answer")
     if watcher:
-        memory = figures["memory_mib"] = growth(watcher.samples, warm_up)
-        row("memory", f"{memory['begin']:.1f} MiB after the warm-up, {memory['end']:.1f} at the end, {memory['most']:.1f} at most; "
-            f"{memory['slope_per_minute']:+.2f} MiB per minute")
+        for at in range(0, int(seconds) + 1, 60):
+            near = min(watcher.samples, key=lambda sample: abs(sample[0] - at))[1]
+            spoken = sum(tokens for end, tokens in load.done if at <= end - begin < at + 60)
+            row("minute", f"{at // 60}: {near['whole']:.0f} MiB: {near['cells']:.0f} of cells, {near['states']:.0f} of saved states, "
+                f"{near['whole'] - near['cells'] - near['states']:.0f} of everything else; {spoken} tokens of answers")
+        figures["memory_samples"] = watcher.samples
+        memory = figures["memory_mib"] = growth(rest_of(watcher.samples), warm_up)
+        row("memory", f"beside cells and saved states {memory['begin']:.1f} MiB after the warm-up, {memory['end']:.1f} at the end, "
+            f"{memory['most']:.1f} at most; {memory['slope_per_minute']:+.2f} MiB per minute; "
+            f"{max(m['whole'] for _, m in watcher.samples):.1f} in all at most")
         if memory["growth"] > options.rss_allow >= 0:
             problems.append(f"memory grew by {memory['growth']:.1f} MiB after the warm-up")
         row("descriptors", f"{server.descriptors()}, {descriptors} before")

@@ -104,9 +104,12 @@ class Remote:
     def wait_until_idle(self, seconds=PATIENCE):
         self.wait_until("nothing runs or waits", lambda: self.running() == 0 and self.waiting() == 0, seconds)
 
-    def rss_mib(self):
-        with open(f"/proc/{self.pid}/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
+    def memory_mib(self):
+        """Of the process, a page that it maps several times counted once; of that K/V cells and saved states, as it says itself."""
+        with open(f"/proc/{self.pid}/smaps_rollup", encoding="ascii") as lines:
+            whole = sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+        cells = self.metric("specextend_kv_shared_bytes") + self.metric("specextend_kv_private_bytes")
+        return {"whole": whole, "cells": cells / 2**20, "states": self.metric("specextend_saved_state_bytes") / 2**20}
 
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.pid}/fd"))
@@ -164,18 +167,18 @@ class Server(Remote):
 
 
 class Watcher:
-    """Samples the server's memory once per second on a thread of its own, until the `with` ends."""
+    """Samples the server's memory on a thread of its own, every so many seconds until the `with` ends."""
 
-    def __init__(self, server):
-        self.server, self.samples, self._end = server, [], threading.Event()
+    def __init__(self, server, seconds=2):
+        self.server, self.seconds, self.samples, self._end = server, seconds, [], threading.Event()
         self._thread = threading.Thread(target=self._run)
 
     def _run(self):
         begin = time.monotonic()
         while True:
-            with contextlib.suppress(OSError):  # the process has ended: the caller reports it
-                self.samples.append((time.monotonic() - begin, self.server.rss_mib()))
-            if self._end.wait(1):
+            with contextlib.suppress(OSError, Refused):  # the process has ended: the caller reports it
+                self.samples.append((time.monotonic() - begin, self.server.memory_mib()))
+            if self._end.wait(self.seconds):
                 return
 
     def __enter__(self):

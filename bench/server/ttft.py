@@ -6,12 +6,13 @@
 First token: one request at a time, no cache shared, both ways in turn (which goes first alternates), medians and the
 median of the pairs' ratios. Throughput: 1, 4, 8 and 16 streams at once, all generated tokens over the time from the first
 request to the last byte, prompts included. --peer names a Python with llama-cpp-python[server]; its server then runs the
-same with the same file and threads. Flags of the server follow `--`.
+same with the same file and threads, with flash attention and without, and each figure is of the better. Flags of the server follow `--`.
 """
 import argparse
 import contextlib
 import concurrent.futures
 import json
+import math
 import random
 import socket
 import statistics
@@ -97,11 +98,11 @@ def throughput(server, prompts, options, streams, **more):
 
 
 @contextlib.contextmanager
-def peer_server(options, model, context):
+def peer_server(options, model, context, flash):
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as place:
         port = place.getsockname()[1]
     command = [options.peer, "-m", "llama_cpp.server", "--model", model, "--port", str(port), "--n_ctx", str(context),
-               "--flash_attn", "true"]
+               "--flash_attn", flash]
     if options.threads:
         command += ["--n_threads", str(options.threads), "--n_threads_batch", str(options.threads)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -121,12 +122,14 @@ def peer_server(options, model, context):
 
 
 def run_peer(prompts, options, model, context, figures):
-    with peer_server(options, model, context) as peer:
-        for row in figures["first_token"]:
-            times = [ask(peer, prompts.piece(row["prompt"]), 8)["first"] for _ in range(options.repetitions + 1)]
-            row["peer"] = statistics.median(times[1:])
-        for row in figures["throughput"]:
-            row["peer"] = throughput(peer, prompts, options, row["streams"])
+    """Adds its figures, each the better of flash attention on and off."""
+    for flash in ("true", "false"):
+        with peer_server(options, model, context, flash) as peer:
+            for row in figures["first_token"]:
+                times = [ask(peer, prompts.piece(row["prompt"]), 8)["first"] for _ in range(options.repetitions + 1)]
+                row["peer"] = min(row.get("peer", math.inf), statistics.median(times[1:]))
+            for row in figures["throughput"]:
+                row["peer"] = max(row.get("peer", 0), throughput(peer, prompts, options, row["streams"]))
 
 
 def show(figures):

@@ -178,5 +178,23 @@ class Eval(unittest.TestCase):
         refuse("another evaluation", "-m", "tiny.gguf", "-o", "mine", "-n", "4", "--limit", "2", "--repetitions", "1", "-q")
 
 
+class EvalCells(unittest.TestCase):
+    """bench/eval_cells.py"""
+
+    def test_pairs_are_of_one_file(self):
+        sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+        import eval_cells
+
+        run = {"category": "a", "length": 0, "temperature": 0, "max_tokens": 8, "batch": 1, "prompt": "p", "repetition": 0}
+        with tempfile.TemporaryDirectory() as folder:
+            files = []
+            for name, plain, auto in (("first", 10, 5), ("second", 20, 20)):  # both have a repetition 0 of the same prompt
+                files.append(os.path.join(folder, name))
+                with open(files[-1], "w", encoding="utf-8") as lines:
+                    for method, ms in (("off", plain), ("auto:draft-model=x", auto)):
+                        lines.write(json.dumps({**run, "method": method, "whole_ms": ms}) + "\n")
+            self.assertEqual(eval_cells.pairs(files, False), {("a", 0, 0, 8, 1): {"auto": [2.0, 1.0]}})
+
+
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1])

@@ -189,7 +189,9 @@ class Protocols(WithServer):
             self.assertEqual([e["type"] for e in events if e["type"] != "content_block_delta"],
                              ["message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop"])
             self.assertEqual("".join(e["delta"]["text"] for e in events if e["type"] == "content_block_delta"), self.chat())
-            usage = events[-2]["usage"]
+            usage, begun = events[-2]["usage"], events[0]["message"]["usage"]
+            for tokens in ("input_tokens", "cache_read_input_tokens"):  # the prompt is in the cache but for its last token
+                self.assertEqual(begun[tokens], usage[tokens])
             self.assertEqual(usage["input_tokens"] + usage["cache_read_input_tokens"],
                              self.server.post(path + "/count_tokens", {"messages": self.MESSAGES})["input_tokens"])
             for wrong, word in (({"max_tokens": None}, "max_tokens"), ({"messages": []}, "messages"), ({"odd": 1}, "odd"), ({"system": 5}, "system"),
@@ -212,6 +214,14 @@ class Protocols(WithServer):
         chat = self.server.post("/v1/chat/completions", {"messages": turns, "max_tokens": 16, **self.FIELDS})
         self.assertEqual(again["output"][0]["content"][0]["text"], chat["choices"][0]["message"]["content"])
         self.assertEqual(self.server.get("/v1/responses/" + answer["id"]), answer)
+        for given, status, word in ((answer["id"] + "/cancel", 400, "Cannot cancel a synchronous response."),
+                                    ("resp_x/cancel", 404, "Response with id 'resp_x' not found."), (answer["id"], 404, "there is no /v1/responses/")):
+            got, _, error = self.server.request("POST", "/v1/responses/" + given, {})
+            self.assertEqual((got, error["error"]["message"][:len(word)]), (status, word))
+        told = self.server.post("/v1/responses", {**body, "top_logprobs": 2})["output"][0]["content"][0]
+        chat = self.server.post("/v1/chat/completions", {"messages": self.MESSAGES, "max_tokens": 16, "logprobs": True, "top_logprobs": 2, **self.FIELDS})
+        self.assertEqual(told["logprobs"], chat["choices"][0]["logprobs"]["content"])
+        self.assertEqual(told["text"], self.chat())
         self.assertEqual(self.server.request("DELETE", "/v1/responses/" + answer["id"])[0], 200)
         self.assertEqual(self.server.request("GET", "/v1/responses/" + answer["id"])[0], 404)
         for wrong in ({"input": None}, {"input": [{"type": "odd"}]}, {"odd": 1}, {"previous_response_id": answer["id"]}, {"tools": [{"type": "web_search"}]},

@@ -170,7 +170,7 @@ TEST(ServerChatRequest, WrongFieldsAreNamed) {
       {R"("functions": [{}])", "functions"},
       {R"("function_call": {"name": "f"})", "function_call"},
       {R"("function_call": "auto")", "function_call"},
-      {R"("echo": true)", "echo"},
+      {R"("echo": 1)", "echo"},
       {R"("chat_template_kwargs": 5)", "chat_template_kwargs"},
       {R"("continue_final_message": true)", "continue_final_message"},
       {R"("chat_template_kwargs": {"a": ")" + long_text + "\"}", "chat_template_kwargs"},

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import unittest
 
-from server_harness import DRAFTS, FOLDER, MAKE_TINY, Server, WithServer, in_threads, joined, main
+from server_harness import DRAFTS, FOLDER, MAKE_TINY, MODEL, Server, WithServer, in_threads, joined, main
 
 SCHEMA = {"type": "object", "properties": {"yes": {"type": "boolean"}, "kind": {"enum": ["x", "yy", 3]}}, "required": ["yes", "kind"],
           "additionalProperties": False}
@@ -64,6 +64,23 @@ class Forms(WithServer):
                 self.assertEqual(server.text(**{**ask, "prompt": tokens}, echo=True), "b a a a")
                 chat = {"messages": USER, "max_tokens": 20, "grammar": ask["grammar"]}
                 self.assertEqual(server.post("/v1/chat/completions", chat)["choices"][0]["message"]["content"], " a a")
+
+    def test_tokenize_switches(self):
+        """Either name of the switch goes with either name of the text, with a vocabulary that opens texts by a token."""
+        with open(MODEL, "rb") as file:
+            model = bytearray(file.read())
+        key = b"tokenizer.ggml.add_bos_token"
+        value = model.index(key) + len(key) + 4  # behind its type
+        self.assertEqual(model[value], 0)
+        model[value] = 1
+        path = os.path.join(FOLDER.name, "opened.gguf")
+        with open(path, "wb") as file:
+            file.write(model)
+        with Server(model=path) as server:
+            for name in ("prompt", "content"):
+                for switch in ("add_special", "add_special_tokens"):
+                    opened, bare = (server.post("/tokenize", {name: "Tea?", switch: on})["tokens"] for on in (True, False))
+                    self.assertEqual(opened, [0, *bare], (name, switch))
 
     def test_template_that_does_not_parse(self):
         path = os.path.join(FOLDER.name, "odd")
@@ -214,11 +231,13 @@ class Forms(WithServer):
             status, _, answer = self.server.request("POST", "/v1/completions", {**ask, "speculate": speculate})
             self.assertEqual((status, answer["error"]["type"]), (400, "invalid_request_error"))
             self.assertRegex(answer["error"]["message"], "too ambiguous.*in the rule")
+            self.assertEqual(answer["error"]["param"], "grammar")
             _, _, text = self.server.request("POST", "/v1/completions", {**ask, "speculate": speculate, "stream": True})
             events = [json.loads(e[6:]) for e in text.split("\n\n") if e.startswith("data: {")]
             self.assertEqual("".join(c["text"] for e in events[:-1] for c in e["choices"]), "abcdefg")
             self.assertNotIn("stop", [c["finish_reason"] for e in events[:-1] for c in e["choices"]])
             self.assertIn("too ambiguous", events[-1]["error"]["message"])
+            self.assertEqual(events[-1]["error"]["param"], "grammar")
 
     def test_tools(self):
         ask = {"messages": USER, "tools": [TOOL], "tool_choice": "required", "seed": 2}

@@ -59,7 +59,8 @@ class Silence final : public LaterReply {
   void leave() override {}
 };
 
-// "/count" streams, "/silence" waits for ever, all others give the body back, or the path.
+// "/count" streams, "/silence" waits for ever, "/long" wants a thread that gives way, all others give the body back, or
+// the path.
 class Side final : public HttpSide {
  public:
   Admission admit(const RequestHead& head, const HttpRequest& request, HttpReply&) override {
@@ -69,6 +70,7 @@ class Side final : public HttpSide {
   void handle(HttpRequest& request, HttpReply& reply) override {
     if (request.path == "/count") reply.later = std::make_shared<Counter>(left);
     else if (request.path == "/silence") ++silent, reply.later = std::make_shared<Silence>();
+    else if (request.path == "/long" && !gives_way()) ++sent_on, reply.takes_long = true;
     else reply.set_content(request.body.empty() ? request.path : request.body, "text/plain");
   }
   void explain(const HttpRequest&, HttpReply& reply, const ApiError& error) override {
@@ -84,7 +86,7 @@ class Side final : public HttpSide {
     const std::lock_guard lock(mutex_);
     return statuses_[status];
   }
-  std::atomic<int> left{0}, silent{0};
+  std::atomic<int> left{0}, silent{0}, sent_on{0};
 
  private:
   std::mutex mutex_;
@@ -169,6 +171,18 @@ template <typename Condition>
 bool soon(Condition condition) {
   for (int i = 0; i < 1000 && !condition(); ++i) std::this_thread::sleep_for(10ms);
   return condition();
+}
+
+// What turns out to take long begins where it does not take a core from others, and has its answer from there.
+TEST(Listener, WhatTakesLongIsHandledElsewhere) {
+  Listening server;
+  Client client(server.port);
+  client.send(post("/long", "much work") + post("/long", "more", kClose));
+  const std::string text = client.read();
+  EXPECT_NE(text.find("\r\n\r\nmuch work"), std::string::npos) << text;
+  EXPECT_TRUE(text.ends_with("\r\n\r\nmore")) << text;
+  EXPECT_EQ(server.side.sent_on, 2);
+  EXPECT_EQ(server.side.counted(200), 2);
 }
 
 TEST(Listener, AnswersRequestsThatComeTogetherInTheirOrder) {

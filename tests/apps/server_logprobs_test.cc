@@ -97,6 +97,25 @@ TEST(ServerTokens, FollowTheText) {
   EXPECT_TRUE(c.finish().tokens.empty());
 }
 
+TEST(ServerTokens, KnowWhereTheyEnd) {
+  const FakeTokenizer words({" He", "llo", "\xFF", "", "ab"});
+  TokenCollector c(words, -1);
+  std::vector<size_t> ends;
+  const auto add = [&](const TextPiece& piece) {
+    for (const AnswerToken& token : piece.tokens) ends.push_back(token.end);
+  };
+  c.on_token({0, 0, {}});
+  add(c.on_text("He"));
+  c.on_token({1, 0, {}});
+  add(c.on_text("ll"));
+  c.on_token({3, 0, {}});
+  c.on_token({2, 0, {}});
+  add(c.on_text("o\xEF\xBF\xBD"));
+  c.on_token({4, 0, {}});
+  add(c.finish());
+  EXPECT_EQ(ends, (std::vector<size_t>{2, 5, 5, 8, 8}));
+}
+
 TEST(ServerTokens, StopStringsAreNamed) {
   const FakeTokenizer words({"abST", "OP and more"});
   TokenCollector c(words, -1);

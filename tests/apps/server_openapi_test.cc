@@ -55,6 +55,8 @@ TEST(ServerOpenapi, HasEveryPath) {
                                                         {"/v1/health", "get"},
                                                         {"/server_info", "get"},
                                                         {"/v1/loads", "get"},
+                                                        {"/load", "get"},
+                                                        {"/version", "get"},
                                                         {"/metrics", "get"},
                                                         {"/tokenize", "post"},
                                                         {"/detokenize", "post"},

@@ -184,5 +184,76 @@ TEST(ServerReasoning, Answers) {
   EXPECT_EQ(thought + "|" + content, "So.|Yes");
 }
 
+AnswerToken until(AnswerToken token, size_t end) {
+  token.end = end;
+  return token;
+}
+
+// Of thoughts that are not to be told neither tokens nor shares of the text are.
+TEST(ServerReasoning, UntoldThoughts) {
+  CompletionRequest r = request(Api::kChat);
+  r.reasoning = kThink, r.token_ids = true, r.logprobs = 0;
+  const std::string text = "<think>\nSo.\n</think>\n\nYes!";
+  ChoiceEnd end = ended(text);
+  end.rest.tokens = {until(token(1, "<think>"), 7),   until(token(2, "\nSo"), 10), until(token(3, ".\n"), 12),
+                     until(token(4, "</think>"), 20), until(token(5, "\n\n"), 22), until(token(6, "Yes"), 25),
+                     until(token(7, "!"), 26)};
+  end.result.tokens = {1, 2, 3, 4, 5, 6, 7};
+  const auto labels = [](const nlohmann::ordered_json& choice) {
+    std::string all;
+    for (const auto& one : choice["logprobs"]["content"]) all += one["token"].get<std::string>();
+    return all;
+  };
+  AnswerFacts with_ids = facts();
+  with_ids.prompt_ids = {{1, 2}};
+  const auto told = [&] { return nlohmann::ordered_json::parse(Answer(r, with_ids).whole({end}))["choices"][0]; };
+  EXPECT_EQ(labels(told()), text);
+  EXPECT_EQ(told()["token_ids"].dump(), "[1,2,3,4,5,6,7]");
+  r.tells_thoughts = false;
+  EXPECT_EQ(labels(told()), "Yes!");
+  EXPECT_EQ(told()["token_ids"].dump(), "[6,7]");
+  EXPECT_EQ(told()["message"].dump(), R"({"role":"assistant","content":"Yes!"})");
+  r.stream = r.spec_details = true;
+  Answer a(r, with_ids);
+  std::string content, tokens, ids, shares;
+  const auto& t = end.rest.tokens;
+  std::string all = a.delta(0, piece("<think>\nSo", {t[0], t[1]}));
+  all += a.delta(0, piece(".\n</think>", {t[2], t[3]}));
+  all += a.delta(0, piece("\n\nYes", {t[4], t[5]}, 2));
+  all += a.delta(0, piece("!", {t[6]}));
+  all += a.end(0, ended(""));
+  EXPECT_EQ(all.find("So"), std::string::npos) << all;
+  for (const auto& e : events(all)) {
+    const auto& choice = e["choices"][0];
+    content += choice["delta"].value("content", "");
+    if (!choice["logprobs"].is_null()) tokens += labels(choice);
+    if (choice.contains("token_ids")) ids += choice["token_ids"].dump();
+    if (e.contains("specextend"))
+      for (const auto& share : e["specextend"]["tokens"]) shares += share["text"].get<std::string>();
+  }
+  EXPECT_EQ(content + "|" + tokens + "|" + ids + "|" + shares, "Yes!|Yes!|[6][7]|Yes!");
+}
+
+// Thoughts and the marks around them count as reasoning, whole and streamed.
+TEST(ServerReasoning, Usage) {
+  CompletionRequest r = request(Api::kChat);
+  ChoiceEnd end = ended("<think>So.</think>Yes", 5);
+  end.rest.tokens = {until(token(1, "<think>"), 7), until(token(2, "So"), 9), until(token(3, "."), 10),
+                     until(token(4, "</think>"), 18), until(token(5, "Yes"), 21)};
+  EXPECT_FALSE(
+      nlohmann::ordered_json::parse(Answer(r, facts()).whole({end}))["usage"].contains("completion_tokens_details"));
+  r.reasoning = kThink;
+  const auto whole = nlohmann::ordered_json::parse(Answer(r, facts()).whole({end}))["usage"];
+  EXPECT_EQ(whole["completion_tokens_details"].dump(), R"({"reasoning_tokens":4})");
+  r.stream = r.include_usage = true;
+  r.tells_thoughts = false;  // they were made all the same
+  Answer a(r, facts());
+  std::string text;
+  for (const AnswerToken& one : end.rest.tokens) text += a.delta(0, piece(one.bytes, {one}));
+  text += a.end(0, ended("", 5)) + a.finish();
+  const auto all = events(text);
+  EXPECT_EQ(all[all.size() - 2]["usage"]["completion_tokens_details"]["reasoning_tokens"], 4);
+}
+
 }  // namespace
 }  // namespace sx::server

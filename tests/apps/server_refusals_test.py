@@ -13,7 +13,7 @@ from server_harness import FOLDER, MAKE_TINY, MODEL, PATIENCE, PROGRAM, Server, 
 
 
 class Refusals(WithServer):
-    FLAGS = ("--max-body", "1", "-n", "100")
+    FLAGS = ("--max-body", "1", "-n", "100", "--queue", "64")
     CONTEXT = 300
 
     def refused(self, status, method, path, body=None, headers=None, param=None, code=None):
@@ -44,6 +44,13 @@ class Refusals(WithServer):
         self.refused(400, "POST", "/v1/chat/completions", {"messages": [{"role": "user"}]}, param="messages")
         self.refused(400, "POST", "/detokenize", {"tokens": [10 ** 9]}, param="tokens")
         self.refused(400, "POST", "/tokenize", {"content": 5}, param="content")
+        for name, value in (("grammar", "root ::= ("), ("structured_outputs", {"grammar": "root ::= a"}), ("guided_regex", "a{3,1}"),
+                            ("structured_outputs", {"regex": "a{100001}"}), ("response_format", {"type": "json_schema", "json_schema": {
+                                "schema": {"type": "string", "pattern": "a{,5}"}}})):
+            self.refused(400, "POST", "/v1/completions", {**ask, name: value}, param=name)
+        scores = {"prompt": [[1] * 290] * 3, "max_tokens": 1, "n": 16, "prompt_logprobs": 20}  # 292,320
+        self.refused(400, "POST", "/v1/completions", scores, param="prompt_logprobs")
+        self.refused(400, "POST", "/v1/completions", {**scores, "prompt_logprobs": None, "logprobs": 20, "echo": True}, param="logprobs")
 
     def test_context_overflow(self):
         long = "word " * 2000

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "server/response.h"
+#include "text/grammar/matcher.h"
 #include "server_tokenizer.h"
 #include "server_refusal.h"
 
@@ -139,7 +140,7 @@ TEST(ServerRequest, WrongFieldsAreNamed) {
       {R"("grammar": "root ::= \"01234567890123456789012345678901234567890123456789\"")", "grammar"},
       {R"("grammar": "root ::= \"x\"", "json_schema": {})", "grammar"},
       {R"("response_format": {"type": "json_object"}, "json_schema": {})", "json_schema"},
-      {R"("guided_json": {"type": "object"})", "guided_json"},
+      {R"("guided_json": 1)", "guided_json"},
       {R"("suffix": "end")", "suffix"},
       {R"("stream": 1)", "stream"},
       {R"("spec_preset": "magic")", "spec_preset"},
@@ -164,7 +165,7 @@ TEST(ServerRequest, WrongFieldsAreNamed) {
 
 // Whatever the table says is missing: refused by name, unless it asks for nothing.
 TEST(ServerRequest, WhatIsMissingIsRefused) {
-  EXPECT_GE(missing_fields().size(), 40u);
+  EXPECT_GE(missing_fields().size(), 36u);
   for (const auto& [name, neutral] : missing_fields()) {
     const std::string field = "\"" + std::string(name) + "\": ";
     for (const char* value : {"0.37", "[\"x\"]", "{\"x\": 1}", "\"x\"", "true"})
@@ -179,10 +180,10 @@ TEST(ServerRequest, WhatIsMissingIsRefused) {
               name);
   }
   // The ones that clients of other servers send most.
-  for (const char* fields : {R"("min_tokens": 5)", R"("use_beam_search": true)", R"("mirostat": 2)",
-                             R"("typical_p": 0.9)", R"("dry_multiplier": 0.8)", R"("xtc_probability": 0.5)",
-                             R"("bad_words": ["x"])", R"("truncate_prompt_tokens": 10)", R"("length_penalty": 0.5)",
-                             R"("dynatemp_range": 0.5)", R"("top_n_sigma": 1)", R"("early_stopping": true)"})
+  for (const char* fields :
+       {R"("use_beam_search": true)", R"("mirostat": 2)", R"("typical_p": 0.9)", R"("dry_multiplier": 0.8)",
+        R"("xtc_probability": 0.5)", R"("bad_words": ["x"])", R"("length_penalty": 0.5)", R"("dynatemp_range": 0.5)",
+        R"("top_n_sigma": 1)", R"("early_stopping": true)"})
     EXPECT_NE(refused(fields), "none") << fields;
   // As llama.cpp's own clients send everything that is off.
   EXPECT_EQ(
@@ -190,6 +191,101 @@ TEST(ServerRequest, WhatIsMissingIsRefused) {
           R"("mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "typical_p": 1.0, "dry_multiplier": 0.0, "dry_base": 1.75,
       "dry_allowed_length": 2, "xtc_probability": 0, "xtc_threshold": 0.1, "dynatemp_range": 0.0, "dynatemp_exponent": 1.0, "min_keep": 0)"),
       "none");
+}
+
+// vLLM's ways to bind a text, new and old; whatever is wrong names the field.
+TEST(ServerRequest, StructuredOutputs) {
+  const auto grammar = [](const std::string& fields) { return completion(fields).options.grammar; };
+  EXPECT_EQ(grammar(R"("structured_outputs": {"choice": ["yes", "n\"o"]})"), "root ::= \"yes\" | \"n\\\"o\"");
+  EXPECT_EQ(grammar(R"("structured_outputs": {"grammar": "root ::= \"a\"", "json": null})"), "root ::= \"a\"");
+  EXPECT_EQ(grammar(R"("structured_outputs": {"regex": "[ab]+"})"), regex_to_gbnf("[ab]+"));
+  const std::string schema = json_schema_to_gbnf(R"({"type":"integer"})");
+  EXPECT_EQ(grammar(R"("structured_outputs": {"json": {"type": "integer"}})"), schema);
+  EXPECT_EQ(grammar(R"("guided_json": "{\"type\": \"integer\"}")"), schema);
+  EXPECT_EQ(grammar(R"("structured_outputs": {"json_object": true})"),
+            grammar(R"("response_format": {"type": "json_object"})"));
+  EXPECT_EQ(grammar(R"("guided_choice": ["a"])"), grammar(R"("structured_outputs": {"choice": ["a"]})"));
+  EXPECT_EQ(grammar(R"("guided_regex": "a")"), grammar(R"("structured_outputs": {"regex": "a"})"));
+  EXPECT_EQ(grammar(R"("guided_grammar": "root ::= \"a\"")"), "root ::= \"a\"");
+  EXPECT_EQ(grammar(R"("structured_outputs": {"disable_any_whitespace": false})"), "");
+  for (const char* wrong :
+       {R"({"regex": "[.*"})", R"({"regex": ""})", R"({"regex": {"1": "a"}})", R"({"grammar": ""})",
+        R"({"grammar": 1})", R"({"choice": []})", R"({"choice": [1]})", R"({"choice": "a"})", R"({"json": "{"})",
+        R"({"json": 1})", R"({"json": {"type": "no"}})", R"({"regex": "a", "choice": ["a"]})",
+        R"({"structural_tag": "x"})", R"({"disable_any_whitespace": true})", R"([1])", R"("x")",
+        R"({"choice": ["0123456789012345678901234567890123456789"]})", R"({"json_object": "no"})",
+        R"({"json_object": 0})"})
+    EXPECT_EQ(refused(R"("structured_outputs": )" + std::string(wrong)), "structured_outputs") << wrong;
+  EXPECT_EQ(refused(R"("guided_regex": "(")"), "guided_regex");
+  EXPECT_EQ(refused(R"("guided_choice": [])"), "guided_choice");
+  EXPECT_EQ(grammar(R"("guided_json": {})"), grammar(R"("structured_outputs": {"json": {}})"));
+  EXPECT_NE(grammar(R"("guided_json": {})"), "");
+  EXPECT_EQ(grammar(R"("guided_json": null, "guided_regex": "", "structured_outputs": {"json_object": false})"), "");
+  EXPECT_EQ(refused(R"("grammar": "root ::= \"a\"", "guided_choice": ["a"])"), "guided_choice");
+}
+
+// The field that binds the text is known where its grammar turns out to be wrong later.
+TEST(ServerRequest, TheFieldOfTheGrammarIsKept) {
+  const auto kept = [](const std::string& fields) { return completion(fields).grammar_field; };
+  EXPECT_EQ(kept(""), "");
+  EXPECT_EQ(kept(R"("grammar": "root ::= x")"), "grammar");
+  EXPECT_EQ(kept(R"("structured_outputs": {"grammar": "root ::= x"})"), "structured_outputs");
+  EXPECT_EQ(kept(R"("guided_grammar": "root ::= x")"), "guided_grammar");
+  EXPECT_EQ(kept(R"("response_format": {"type": "json_object"})"), "response_format");
+}
+
+// As many choices as may be given are a grammar that can be followed.
+TEST(ServerRequest, TheLongestListOfChoices) {
+  std::vector<std::string> bytes;
+  for (int b = 0; b < 256; ++b) bytes.emplace_back(1, char(b));
+  for (int i = 0; i < 100; ++i) bytes.push_back("choice " + std::to_string(i));
+  bytes.emplace_back("</s>");
+  const Token end = Token(bytes.size()) - 1;
+  const auto trie = std::make_shared<const TokenTrie>(bytes, std::span(&end, 1), int(bytes.size()));
+  const auto parsed = [](int choices) {
+    Json list = Json::array();
+    for (int i = 0; i < choices; ++i) list.push_back("choice " + std::to_string(i) + (i % 3 ? "" : " of many"));
+    return parse_completion(Json{{"prompt", "a"}, {"structured_outputs", {{"choice", list}}}}.dump(), {});
+  };
+  GrammarMatcher matcher(parsed(2048).options.grammar, trie);
+  EXPECT_EQ((*matcher.mask(matcher.start()))['c' / 32], 1u << ('c' % 32));
+  EXPECT_TRUE(matcher.can_end(matcher.advance(matcher.start(), std::string_view("choice 2046 of many"))));
+  EXPECT_EQ(culprit([&] { parsed(2049); }), "structured_outputs");
+}
+
+// What vLLM's clients ask of tokens.
+TEST(ServerRequest, FieldsOfTokens) {
+  const CompletionRequest r = completion(
+      R"("min_tokens": 3, "return_token_ids": true, "return_tokens_as_token_ids": true, "prompt_logprobs": 2,
+      "truncate_prompt_tokens": 4, "truncation_side": "right", "max_tokens": 5)");
+  EXPECT_TRUE(r.token_ids && r.labels_are_ids && r.keeps_beginning && r.scores_prompt());
+  EXPECT_TRUE(r.scores_prompt(0) && !r.scores_prompt(1));
+  EXPECT_EQ(r.options.min_tokens, 3);
+  EXPECT_EQ(r.prompt_logprobs, 2);
+  EXPECT_EQ(r.most_prompt_tokens, 4);
+  EXPECT_TRUE(completion(R"("stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true})")
+                  .usage_each);
+  EXPECT_FALSE(completion(R"("stream": true, "stream_options": {"continuous_usage_stats": true})").usage_each);
+  EXPECT_EQ(refused(R"("min_tokens": 17)"), "min_tokens");
+  EXPECT_EQ(refused(R"("prompt_logprobs": -1)"), "prompt_logprobs");
+  EXPECT_EQ(refused(R"("prompt_logprobs": 1, "stream": true)"), "prompt_logprobs");
+  EXPECT_EQ(refused(R"("truncate_prompt_tokens": 0)"), "truncate_prompt_tokens");
+  EXPECT_EQ(refused(R"("truncation_side": "middle")"), "truncation_side");
+  EXPECT_EQ(refused(R"("truncate_prompt_tokens": 4, "echo": true)"), "echo");
+  EXPECT_EQ(culprit([] { parse_native(R"({"prompt": "a", "prompt_logprobs": 1})", kLimits); }), "prompt_logprobs");
+  const auto chat = [](const std::string& fields) {
+    return parse_chat(
+        R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])" + fields + "}",
+        kLimits);
+  };
+  EXPECT_EQ(chat(R"(, "echo": true)").prefill, "b");
+  EXPECT_FALSE(chat(R"(, "include_reasoning": false)").tells_thoughts);
+  try {
+    completion(R"("logit_bias": {"bad1": 50, "bad2": 20})");
+    ADD_FAILURE();
+  } catch (const ApiError& error) {  // all of them
+    EXPECT_NE(error.message.find("\"bad1\", \"bad2\""), std::string::npos) << error.message;
+  }
 }
 
 TEST(ServerRequest, WholeNumbersHoweverTheyAreWritten) {
@@ -264,6 +360,7 @@ TEST(ServerRequest, FurtherFields) {
                           scored = completion(R"("echo": true, "logprobs": 0, "max_tokens": 0)");
   EXPECT_TRUE(echo.echo && !echo.scores_prompt() && !r.scores_prompt());
   EXPECT_TRUE(scored.scores_prompt() && scored.options.max_tokens == 0);
+  EXPECT_TRUE(scored.scores_prompt(0) && scored.scores_prompt(1));  // each has its own echo
   EXPECT_EQ(completion(R"("logit_bias": [[3, false]])").options.sampling.logit_bias.at(0).second, -1e9f);
   EXPECT_EQ(completion(R"("response_format": {"type": "text"})").options.grammar, "");
   EXPECT_EQ(completion(R"("json_schema": "", "grammar": "")").options.grammar, "");
@@ -284,6 +381,12 @@ TEST(ServerRequest, PromptsAreChecked) {
         R"({"prompt": [[]]})", R"({"prompt": [[1], [100]]})", R"({"prompt": [[[1]]]})", R"({"prompt": {"a": 1}})",
         R"({"prompt": [18446744073709551615]})", R"({"prompt": ["a", "b", "c", "d"]})", R"({"prompt": [null]})"})
     EXPECT_EQ(culprit([&] { parse_completion(body, kLimits); }), "prompt") << body;
+  try {
+    parse_completion(R"({"prompt": [1, 100]})", kLimits);
+    FAIL();
+  } catch (const ApiError& error) {
+    EXPECT_EQ(std::string(error.what()), "'prompt' must hold token ids from 0 to 99: 100 is out of vocabulary");
+  }
   EXPECT_EQ(culprit([&] { parse_completion(R"({"prompt": ["a", "b"], "n": 11})", kLimits); }), "n");
   EXPECT_EQ(culprit([&] { parse_completion(R"({"prompt": ["a", "b"], "n": 10})", kLimits); }), "none");
 }

@@ -23,7 +23,8 @@ TEST(ServerResponse, Chat) {
   EXPECT_GT(body["created"].get<int64_t>(), 1700000000);
   EXPECT_EQ(
       body["choices"].dump(),
-      R"([{"index":0,"message":{"role":"assistant","content":"Hé\"llo"},"logprobs":null,"finish_reason":"stop"}])");
+      R"([{"index":0,"message":{"role":"assistant","content":"Hé\"llo"},"logprobs":null,"finish_reason":"stop","stop_reason":null,"token_ids":null}])");
+  EXPECT_TRUE(body["prompt_logprobs"].is_null() && body["prompt_token_ids"].is_null());
   EXPECT_EQ(
       body["usage"].dump(),
       R"({"prompt_tokens":6,"completion_tokens":3,"total_tokens":9,"prompt_tokens_details":{"cached_tokens":2}})");
@@ -86,9 +87,68 @@ TEST(ServerResponse, TextLogprobs) {
       end.rest.tokens[1].logprob.top.begin());  // the chosen one was not the most likely
   EXPECT_EQ(
       whole(r, {end})["choices"][0]["logprobs"].dump(),
-      R"({"tokens":["hé","!"],"token_logprobs":[-1.0,-1.0],"top_logprobs":[{"hé":-1.0,"other":-2.0},{"other":-2.0,"!":-1.0}],"text_offset":[0,2]})");
-  r.logprobs = 0;
-  EXPECT_TRUE(whole(r, {end})["choices"][0]["logprobs"]["top_logprobs"].is_null());
+      R"({"tokens":["hé","!"],"token_logprobs":[-1.0,-1.0],"top_logprobs":[{"hé":-1.0},{"!":-1.0,"other":-2.0}],"text_offset":[0,2]})");
+  r.logprobs = 0;  // the chosen one
+  EXPECT_EQ(whole(r, {end})["choices"][0]["logprobs"]["top_logprobs"].dump(), R"([{"hé":-1.0},{"!":-1.0}])");
+  r.labels_are_ids = true;
+  EXPECT_EQ(whole(r, {end})["choices"][0]["logprobs"]["tokens"].dump(), R"(["token_id:3","token_id:4"])");
+}
+
+// What vLLM tells of tokens.
+TEST(ServerResponse, TokensAndThePrompt) {
+  CompletionRequest r = request(Api::kText);
+  r.token_ids = true, r.prompt_logprobs = 1;
+  AnswerFacts f = facts({2});
+  f.prompt_ids = {{5, 6}};
+  ChoiceEnd end = ended("ab", 3, FinishReason::kStop);
+  end.stopping_word = "c";
+  end.prompt = {beginning(5, "x"), token(6, "y", -3)};
+  end.prompt[1].logprob.rank = 4;
+  const Json choice = whole(r, {end}, f)["choices"][0];
+  EXPECT_EQ(choice["stop_reason"], "c");
+  EXPECT_EQ(choice["token_ids"].dump(), "[7,8,9]");
+  EXPECT_EQ(choice["prompt_token_ids"].dump(), "[5,6]");
+  EXPECT_TRUE(choice["logprobs"].is_null());
+  const Json& prompt = choice["prompt_logprobs"];
+  EXPECT_TRUE(prompt[0].is_null());
+  EXPECT_EQ(prompt[1]["6"].dump(), R"({"logprob":-3.0,"rank":4,"decoded_token":"y"})");
+  r.api = Api::kChat, r.prompts.clear();
+  const Json chat = whole(r, {end}, f);
+  EXPECT_EQ(chat["prompt_token_ids"].dump(), "[5,6]");
+  EXPECT_EQ(chat["prompt_logprobs"], prompt);
+  EXPECT_FALSE(chat["choices"][0].contains("prompt_token_ids"));
+  r.stream = r.include_usage = r.usage_each = true, r.prompt_logprobs = -1, r.echo = true, r.prefill = "so ";
+  Answer answer(r, f);
+  end.rest.tokens = {token(9, "b")};
+  end.rest.text = "b";
+  const std::vector<Json> told =
+      events({answer.delta(0, {.piece = {"a", {token(8, "a")}, {}}}), answer.end(0, end), answer.finish()});
+  EXPECT_EQ(told[0]["prompt_token_ids"].dump(), "[5,6]");
+  EXPECT_EQ(told[0]["choices"][0]["delta"]["content"], "so ");
+  std::string counts, ids;
+  for (size_t i = 0; i + 1 < told.size(); ++i) {
+    counts += std::to_string(told[i]["usage"]["completion_tokens"].get<int>()) + " ";
+    if (!told[i]["choices"].empty() && told[i]["choices"][0].contains("token_ids"))
+      ids += told[i]["choices"][0]["token_ids"].dump();
+  }
+  EXPECT_EQ(counts, "0 1 2 2 3 ");  // of the last event: all generated ones
+  EXPECT_EQ(ids, "[8][9]");
+  EXPECT_EQ(told[3]["choices"][0]["stop_reason"], "c");
+}
+
+// The first choice of each prompt has them for all.
+TEST(ServerResponse, ThePromptOfSeveralChoices) {
+  CompletionRequest r = request(Api::kText, 2);
+  r.prompts.resize(2), r.prompt_logprobs = 1;
+  std::vector<ChoiceEnd> ends(4, ended("a"));
+  ends[0].prompt = {beginning(5, "x"), token(6, "y", -3)};
+  ends[2].prompt = {beginning(7, "z")};
+  const Json texts = whole(r, ends, facts({2, 1}))["choices"];
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(texts[i]["prompt_logprobs"][1]["6"]["logprob"], -3) << i;
+  for (int i = 2; i < 4; ++i) EXPECT_EQ(texts[i]["prompt_logprobs"].dump(), "[null]") << i;
+  r.api = Api::kChat, r.prompts.clear();
+  ends.resize(2);
+  EXPECT_EQ(whole(r, ends, facts({2}))["prompt_logprobs"], texts[0]["prompt_logprobs"]);
 }
 
 TEST(ServerResponse, LogprobsOfThePrompt) {
@@ -105,9 +165,7 @@ TEST(ServerResponse, LogprobsOfThePrompt) {
   EXPECT_EQ(choice["logprobs"]["token_logprobs"].dump(), "[null,-3.0,-2.0,-4.0,-1.0,-1.0]");
   EXPECT_EQ(choice["logprobs"]["text_offset"].dump(), "[0,0,1,2,5,6]");
   EXPECT_TRUE(choice["logprobs"]["top_logprobs"][0].is_null());
-  EXPECT_EQ(choice["logprobs"]["top_logprobs"][1].dump(), R"({" H":-3.0,"other":-2.0})");
-  r.logprobs = 0;
-  EXPECT_TRUE(whole(r, {end}, f)["choices"][0]["logprobs"]["top_logprobs"].is_null());
+  EXPECT_EQ(choice["logprobs"]["top_logprobs"][1].dump(), R"({" H":-3.0})");
   end.rest.tokens.clear();
   end.result.text.clear();
   EXPECT_EQ(whole(r, {end}, f)["choices"][0]["logprobs"]["token_logprobs"].dump(), "[null,-3.0,-2.0,-4.0]");

@@ -62,7 +62,7 @@ TEST(Job, TextComesWithItsRound) {
     CompletionRequest request;
     request.stream = true, request.spec_details = details, request.timings_per_token = !details;
     Job job(std::make_shared<Mailbox>(), request, tokens(0, 10), 0);
-    job.begin(engine.tokenizer(), *session, 0, 0);
+    job.begin(engine.tokenizer(), *session, 0);
     RoundInfo round;
     for (int i = 1; i < 4; ++i) {
       job.options.on_token({Token('a'), 0, {}});
@@ -80,6 +80,16 @@ TEST(Job, TextComesWithItsRound) {
     job.finish({});
     EXPECT_EQ(job.take().piece.text, "z");
   }
+}
+
+// What is told of a prompt once for all choices comes of the first; the others may share what it has.
+TEST(Job, OneChoiceScoresThePrompt) {
+  CompletionRequest request;
+  request.prompt_logprobs = 3, request.n = 2;
+  const Job first(std::make_shared<Mailbox>(), request, tokens(0, 10), 0);
+  const Job second(std::make_shared<Mailbox>(), request, tokens(0, 10), 1);
+  EXPECT_TRUE(first.scores_prompt && !first.reuse && first.logprobs == 3);
+  EXPECT_TRUE(!second.scores_prompt && second.reuse && second.logprobs == -1);
 }
 
 TEST(Scheduler, AScoredPromptIsRunWhole) {

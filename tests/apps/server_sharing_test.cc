@@ -2,6 +2,7 @@
 // counted.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <specextend/no_memory.h>
 
 #include <algorithm>
 #include <sstream>
@@ -196,6 +197,34 @@ TEST(StateCache, WhatLeavesMemoryGoesToTheDisk) {
   EXPECT_THROW(StateCache(1, 1, ::testing::TempDir() + "/nowhere"), Error);
 }
 
+// A device without memory says nothing about the state.
+TEST(StateCache, AStateOutlivesFullMemory) {
+  class Full final : public sx::testing::FakeSession {
+   public:
+    using FakeSession::FakeSession;
+    void restore(std::istream& from) override {
+      if (full) throw NoMemory("full");
+      FakeSession::restore(from);
+    }
+    bool full = true;
+  };
+  sx::testing::FakeEngine engine(1);
+  Full session(engine);
+  StateCache cache(250 * sizeof(Token), 350 * sizeof(Token), ::testing::TempDir());
+  for (int i = 0; i < 3; ++i)
+    session.tokens = tokens(i, 100), cache.save(1, session);  // the first one goes to the disk
+  cache.disk()->wait();
+  ASSERT_GT(cache.disk_bytes(), 0u);
+  for (const bool full : {true, false}) {
+    session.full = full;
+    for (int i = 0; i < 3; ++i) {
+      session.truncate(0);
+      EXPECT_EQ(cache.restore(1, tokens(i, 100), session), !full);
+      EXPECT_EQ(cache.size(), 3u);
+    }
+  }
+}
+
 TEST(Scheduler, StoppingEndsWhatMoves) {
   Bench bench(2, 8, 1 << 20, std::chrono::microseconds(0));
   bench.result(bench.submit(tokens(0, 200), 5));
@@ -238,6 +267,52 @@ TEST(Scheduler, CountersMoveWithTheWork) {
   EXPECT_EQ(bench.counter("vllm:generation_tokens_total"), 17);
   EXPECT_EQ(bench.counter("vllm:prompt_tokens_total"), 398);
   EXPECT_EQ(bench.counter("vllm:prompt_tokens_cached_total"), 199);
+}
+
+// What vLLM tells of each request that ran to its end.
+TEST(Metrics, SizesAndPhasesOfRequests) {
+  Metrics metrics;
+  GenerateResult result;
+  result.timings = {.prompt_tokens = 30, .cached_tokens = 10, .generated_tokens = 7};
+  metrics.add_progress({}, result.timings);
+  metrics.count_step();
+  metrics.add(result, {.queued = 1, .first_token = 3, .whole = 8}, {.choices = 2, .max_tokens = 16});
+  metrics.add(GenerateResult(), {.queued = 1, .first_token = 0, .whole = 2});  // it gave no token, and had no bound
+  metrics.count_response(429);
+  const std::string page = metrics.text("m", {.waiting = 3, .cells = 400, .sessions = 4});
+  for (const char* line :
+       {"request_prompt_tokens_sum{model_name=\"m\"} 40\n", "request_generation_tokens_sum{model_name=\"m\"} 7\n",
+        "request_inference_time_seconds_sum{model_name=\"m\"} 8\n",
+        "request_prefill_time_seconds_sum{model_name=\"m\"} 3\n",
+        "request_decode_time_seconds_sum{model_name=\"m\"} 5\n", "request_params_n_sum{model_name=\"m\"} 3\n",
+        "request_params_max_tokens_count{model_name=\"m\"} 1\n",
+        "request_params_max_tokens_bucket{model_name=\"m\",le=\"20\"} 1\n",
+        "request_params_max_tokens_bucket{model_name=\"m\",le=\"10\"} 0\n",
+        "iteration_tokens_total_sum{model_name=\"m\"} 47\n", "num_preemptions_total{model_name=\"m\"} 0\n",
+        "request_num_preemptions_count{model_name=\"m\"} 2\n", "admission_rejections_total{model_name=\"m\"} 1\n",
+        "num_requests_waiting_by_reason{model_name=\"m\",reason=\"capacity\"} 3\n",
+        "kv_cache_size_tokens=\"400\",kv_cache_max_concurrency=\"4\"} 1\n"})
+    EXPECT_NE(page.find(line), page.npos) << line << page;
+}
+
+// A text at rest gives way to whoever needs its cells: routers look at what is taken.
+TEST(Scheduler, CellsOfTextsAtRestAreNotInUse) {
+  Bench bench(2);
+  bench.result(bench.submit(tokens(0, 200), 5));
+  EXPECT_GT(bench.scheduler.slots()[0].held + bench.scheduler.slots()[1].held, 200);
+  EXPECT_EQ(bench.scheduler.gauges().cache_share, 0);
+  const auto running = bench.submit(tokens(0, 300), 1 << 20);
+  Bench::wait_accepted(running);
+  Bench::wait([&] {
+    bench.engine.steps.release(1);
+    return bench.scheduler.gauges().cache_share > 0;
+  });
+  running->gone = true;
+  Bench::wait([&] {
+    bench.engine.steps.release(1);
+    return running->done();
+  });
+  Bench::wait([&] { return bench.scheduler.gauges().cache_share == 0; });
 }
 
 // A tree of depth 2 with three nodes, of which a path of one was accepted.

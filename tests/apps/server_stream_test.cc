@@ -31,7 +31,8 @@ TEST(ServerStream, Chat) {
             R"([{"index":1,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}])");
   EXPECT_EQ(all[2]["choices"].dump(), R"([{"index":1,"delta":{"content":"B"},"logprobs":null,"finish_reason":null}])");
   EXPECT_EQ(all[3]["choices"][0]["delta"]["content"], "A\n\n");
-  EXPECT_EQ(all[4]["choices"].dump(), R"([{"index":1,"delta":{},"logprobs":null,"finish_reason":"stop"}])");
+  EXPECT_EQ(all[4]["choices"].dump(),
+            R"([{"index":1,"delta":{},"logprobs":null,"finish_reason":"stop","stop_reason":null}])");
   EXPECT_EQ(all[4]["timings"]["predicted_n"], 3);
   EXPECT_TRUE(all[4]["metrics"].contains("speculative_decoding"));
   EXPECT_EQ(all[5]["choices"][0]["finish_reason"], "length");
@@ -65,7 +66,8 @@ TEST(ServerStream, Text) {
   const auto all = events({a.delta(3, piece("x")), a.end(3, ended("x"))});
   EXPECT_EQ(all[0]["object"], "text_completion");
   EXPECT_EQ(all[0]["choices"][0]["text"], "x");
-  EXPECT_EQ(all[1]["choices"].dump(), R"([{"index":3,"text":"","logprobs":null,"finish_reason":"stop"}])");
+  EXPECT_EQ(all[1]["choices"].dump(),
+            R"([{"index":3,"text":"","logprobs":null,"finish_reason":"stop","stop_reason":null}])");
 }
 
 TEST(ServerStream, LogprobsOfThePrompt) {
@@ -85,8 +87,8 @@ TEST(ServerStream, LogprobsOfThePrompt) {
                            a.end(0, ended(""))});
   ASSERT_EQ(all.size(), 5u);
   const std::string echo =
-      R"("text":"abc","logprobs":{"tokens":["a","b","c"],"token_logprobs":[null,-2.0,-3.0],"top_logprobs":null,)"
-      R"("text_offset":[0,1,2]},"finish_reason":null}])";
+      R"("text":"abc","logprobs":{"tokens":["a","b","c"],"token_logprobs":[null,-2.0,-3.0],)"
+      R"("top_logprobs":[null,{"b":-2.0},{"c":-3.0}],"text_offset":[0,1,2]},"finish_reason":null}])";
   EXPECT_EQ(all[0]["choices"].dump(), R"([{"index":0,)" + echo);
   EXPECT_EQ(all[1]["choices"].dump(), R"([{"index":1,)" + echo);
   EXPECT_EQ(all[2]["choices"][0]["text"], "x");
@@ -279,6 +281,18 @@ TEST(ServerStream, Native) {
   EXPECT_EQ(all[2]["content"], "");
   EXPECT_EQ(all[2]["tokens"].dump(), "[]");
   EXPECT_EQ(all[2]["tokens_predicted"], 3);
+}
+
+// llama.cpp's form has no ids of vLLM's, and no event for them.
+TEST(ServerStream, NativeWithoutTokenIds) {
+  CompletionRequest r = streamed(Api::kNative);
+  r.token_ids = true;
+  AnswerFacts f = facts({2});
+  f.prompt_ids = {{5, 6}};
+  Answer a(r, f);
+  const std::vector<Json> told = events(a.delta(0, piece("a", {token(7, "a")})));
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0]["content"], "a");
 }
 
 TEST(ServerStream, Errors) {

@@ -232,7 +232,7 @@ class Keyboard(PageTest):
             if reached[-1] == "send":
                 break
         self.assertEqual(reached, ["skip", "toggle-list", "preset", "compare", "new-chat", "open-settings", "open", "delete", "open-export",
-                                   "import", "theme", "small edit", "small copy", "small regenerate", "strip", "tint", "SUMMARY", "attach",
+                                   "import", "theme", "chat", "small edit", "small copy", "small regenerate", "strip", "tint", "SUMMARY", "attach",
                                    "message", "send"])
         browser.js("document.querySelector('.skip').focus()")
         browser.press("enter")
