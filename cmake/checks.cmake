@@ -11,6 +11,8 @@ sx_check(text ${Python3_EXECUTABLE} tools/check_text.py)
 sx_check(headers ${Python3_EXECUTABLE} tools/check_headers.py
   --compiler ${CMAKE_CXX_COMPILER} --build ${CMAKE_BINARY_DIR})
 sx_check(chart ${Python3_EXECUTABLE} bench/plot_context.py --check)
+sx_check(figures ${Python3_EXECUTABLE} tools/check_figures.py)
+sx_check(figures_rules ${Python3_EXECUTABLE} tools/check_figures.py --self-test)
 sx_check(text_rules ${Python3_EXECUTABLE} tools/check_text.py --self-test)
 sx_check(names ${Python3_EXECUTABLE} tools/check_names.py ${CMAKE_BINARY_DIR}/compile_commands.json)
 sx_check(quick ${Python3_EXECUTABLE} tools/check_quick.py ${CMAKE_BINARY_DIR}/quick)

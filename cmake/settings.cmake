@@ -39,9 +39,9 @@ function(sx_module name)
   target_link_libraries(sx_${name} PUBLIC sx_settings fmt::fmt Threads::Threads)
 endfunction()
 
-# sx_test(name libraries sources...): a GoogleTest program, its cases found by ctest.
+# sx_test(name libraries sources...): a GoogleTest program, its cases found by ctest; SX_TEST_PROPERTIES: more of their properties.
 function(sx_test name libraries)
   add_executable(test_${name} ${ARGN})
   target_link_libraries(test_${name} PRIVATE ${libraries} GTest::gtest GTest::gmock GTest::gtest_main)
-  gtest_discover_tests(test_${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)
+  gtest_discover_tests(test_${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600 ${SX_TEST_PROPERTIES})
 endfunction()

@@ -73,6 +73,7 @@ BYTE_LEVEL = {
     "deepseek-v3": lambda: byte_level(split(r"\p{N}{1,3}"), split("[一-龥\u3040-ゟ゠-ヿ]+"), split(DEEPSEEK3)),
     "tekken": lambda: byte_level(split(TEKKEN)),
     "gpt-4o": lambda: byte_level(split(GPT4O)),
+    "tiny_aya": lambda: byte_level(split(r"\d{1,3}(?=(?:\d{3})*\b)"), split(GPT4O)),
     "seed-coder": lambda: byte_level(split(SEED)),
     "qwen35": lambda: byte_level(split(QWEN35)),
     "glm4": lambda: byte_level(split(LLAMA3)),

@@ -9,20 +9,17 @@ this file has the tests that do not pass, each with a reason. Without arguments 
 not: exit status 1 if the list is not what was seen, 77 if there are no tests or there is no model.
 """
 import ast
-import hashlib
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
-import urllib.request
+
+from listed import CACHE, RECORD, check_compare, compare, fetch, read_list, read_outcomes
 
 SOURCE = "https://files.pythonhosted.org/packages/ec/e9/e7de2b0463ea3ffbf0ede6cb21b58c1258a8f6521aae45ca773a59fe7cf3/llama_cpp_python-0.3.36.tar.gz"
 SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
-CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "specextend"
 TESTS = CACHE / "llama-tests-0.3.36"
 LIST = pathlib.Path(__file__).with_suffix(".txt")
 # Files about what the server has none of at all: adapters, tools that the server runs, images, other models beside the first, sleeping,
@@ -136,34 +133,9 @@ class AnyModel(ast.NodeTransformer):
         return self.changed_to(node, ast.Compare(node.left, [ast.GtE()], [ast.Constant(0)]))
 
 
-RECORD = '''
-
-
-def pytest_runtest_logreport(report):
-    if report.when == "call" or report.outcome != "passed":
-        with open(os.environ["OUTCOMES"], "a") as out:
-            out.write(f"{report.outcome} {report.nodeid}\\n")
-'''
-
-
-def fetch():
-    if TESTS.is_dir():
-        return
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=CACHE) as name:
-        file = pathlib.Path(name) / "source.tar.gz"
-        with urllib.request.urlopen(SOURCE, timeout=60) as response, open(file, "wb") as out:
-            shutil.copyfileobj(response, out)
-        if hashlib.sha256(file.read_bytes()).hexdigest() != SHA256:
-            sys.exit(f"{SOURCE}: not the file that was meant")
-        with tarfile.open(file) as archive:
-            for member in archive:
-                _, _, path = member.name.partition("/vendor/llama.cpp/")
-                if member.isfile() and path.startswith(("tools/server/tests/", "models/templates/")) and ".." not in path:
-                    to = pathlib.Path(name) / "tests" / path
-                    to.parent.mkdir(parents=True, exist_ok=True)
-                    to.write_bytes(archive.extractfile(member).read())
-        (pathlib.Path(name) / "tests").rename(TESTS)
+def wanted(member):
+    _, _, path = member.partition("/vendor/llama.cpp/")
+    return path if path.startswith(("tools/server/tests/", "models/templates/")) else None
 
 
 def copy_tests(source, folder, program):
@@ -194,43 +166,9 @@ def copy_tests(source, folder, program):
     return tests, changed
 
 
-def listed():
-    """Pairs of a pattern and whether the tests are about something that the server has; the reasons are for readers."""
-    out = []
-    for line in LIST.read_text().splitlines():
-        if line and not line.startswith("#"):
-            pattern, kind, reason = (part.strip() for part in line.split(" | "))
-            assert kind in ("none", "other") and reason, line
-            out.append((pattern, kind))
-    return out
-
-
-def compare(outcomes, entries):
-    """What the list does not say, and how many tests pass of those that apply."""
-    wrong, seen, passed, apply = [], set(), 0, 0
-    for test, outcome in sorted(outcomes.items()):
-        found = [e for e in entries if re.fullmatch(".*".join(map(re.escape, e[0].split("*"))), test)]
-        seen |= set(found)
-        passed += outcome == "passed"
-        apply += not any(kind == "none" for _, kind in found)
-        if outcome == "failed" and not found:
-            wrong.append(f"fails, and is not in the list: {test}")
-        if outcome == "passed" and found:
-            wrong.append(f"passes, and is in the list: {test}")
-    return wrong + [f"matches no test: {e[0]}" for e in entries if e not in seen], passed, apply
-
-
-def check_compare():
-    """That the check sees what it is for."""
-    entries = [("a[*", "none"), ("b", "other"), ("c", "other")]
-    wrong, passed, apply = compare({"a[1]": "failed", "b": "passed", "d": "failed", "e": "skipped", "f": "passed"}, entries)
-    assert [w.split(":")[0] for w in wrong] == ["passes, and is in the list", "fails, and is not in the list", "matches no test"], wrong
-    assert (passed, apply) == (2, 4)
-
-
 def main():
     if sys.argv[1] == "--fetch":
-        return fetch()
+        return fetch(TESTS, SOURCE, SHA256, wanted)
     if sys.argv[1] == "--translate":
         program = sys.argv[2]
         os.execv(program, [program, "serve", "-q", *translated(sys.argv[3:])])
@@ -251,12 +189,8 @@ def main():
                    "--show-capture=no", *(f"--ignore=unit/test_{name}.py" for name in LEFT_OUT), *arguments]
         record = pathlib.Path(name) / "outcomes"
         status = subprocess.run(command, cwd=tests, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "OUTCOMES": str(record)}).returncode
-        outcomes = {}
-        for line in record.read_text().splitlines() if record.exists() else []:
-            outcome, test = line.split(" ", 1)
-            test = test.removeprefix("unit/")
-            outcomes[test] = "failed" if "failed" in (outcome, outcomes.get(test)) else outcome
-    wrong, passed, apply = compare(outcomes, listed())
+        outcomes = read_outcomes(record, "unit/")
+    wrong, passed, apply = compare(outcomes, read_list(LIST))
     if any(not a.startswith(("-n", "--tb")) for a in arguments):
         return status
     print("\n".join(wrong))

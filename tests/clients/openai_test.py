@@ -84,9 +84,9 @@ class Conversation(bed.Bed):
         raw = self.client.chat.completions.with_raw_response.create(model="tiny", messages=USER, max_tokens=2)
         self.assertTrue(raw.parse()._request_id.startswith("req_"))
         with self.assertRaises(openai.BadRequestError) as raised:
-            self.client.chat.completions.create(model="tiny", messages=USER, extra_body={"min_tokens": 5})
+            self.client.chat.completions.create(model="tiny", messages=USER, extra_body={"use_beam_search": True})
         self.assertTrue(raised.exception.request_id.startswith("req_"))
-        self.assertEqual(raised.exception.param, "min_tokens")
+        self.assertEqual(raised.exception.param, "use_beam_search")
 
     def test_completion_with_logprobs(self):
         fields = {"max_tokens": 12, "logprobs": 2, "temperature": 0}

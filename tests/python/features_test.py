@@ -3,6 +3,7 @@ import ast
 import asyncio
 import gc
 import os
+import pathlib
 import resource
 import signal
 import subprocess
@@ -158,6 +159,44 @@ class Features(unittest.TestCase):
             session.close()
             stream.cancel()
             self.assertEqual(stream.result.finish_reason, "cancelled")
+
+    def test_closing_cancels(self):
+        """However an iterator is left, its request ends: the only place is free for the next one, long before the text would end."""
+        async def task_and_iterators(llm):
+            async with llm.astream("x", ignore_end=True) as pieces:
+                await anext(pieces)
+            pieces = llm.astream("x", ignore_end=True)
+            await anext(pieces)
+            await pieces.aclose()
+            task = asyncio.create_task(llm.agenerate("x", ignore_end=True))
+            await asyncio.sleep(0.05)
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+            return await llm.abatch(["x", "y"], max_tokens=3, ignore_end=True)
+
+        with LLM(bed.tiny_model(), spec="off", device="cpu", context=1000000, parallel=1) as llm:
+            expected = llm.generate(["x", "y"], max_tokens=3, ignore_end=True)
+
+            def leave(way):
+                stream = llm.stream("x", ignore_end=True)
+                next(stream)
+                way(stream)
+            start = time.monotonic()
+            for way in (lambda stream: stream.close(), lambda stream: stream.cancel(), lambda stream: None, lambda stream: stream.__exit__(None, None, None)):
+                leave(way)
+                self.assertEqual(llm.generate("x", max_tokens=3, ignore_end=True).tokens, expected[0].tokens)
+            self.assertEqual([r.tokens for r in asyncio.run(task_and_iterators(llm))], [r.tokens for r in expected])
+            self.assertLess(time.monotonic() - start, 60)  # each of those texts would take minutes
+
+    def test_folder(self):
+        folder = os.path.join(bed.FOLDER.name, "folder")
+        subprocess.run([os.environ["SX_MAKE_TINY"], folder, "--hf"], check=True)
+        expected = bed.program(bed.FOX, model=folder, max_tokens=30, temperature=1, seed=3)
+        for path in (folder, pathlib.Path(folder)):
+            with LLM(path, spec="suffix:cost-model=off", device="cpu") as llm:
+                answer = llm.generate(bed.FOX, max_tokens=30, temperature=1, seed=3)
+                self.assertEqual((answer.text, answer.tokens), (expected["text"], expected["tokens"]))
 
     def test_verify(self):
         verified = self.llm.verify_lossless(bed.FOX, max_tokens=30, ignore_end=True, temperature=0.7, seed=3)

@@ -11,6 +11,11 @@ sys.path.insert(0, os.path.join(sys.argv.pop(1), "examples", "python"))
 
 
 class Friends(unittest.TestCase):
+    def test_they_are_short(self):
+        for name in ("langchain", "llama_index"):
+            with open(os.path.join(sys.path[0], f"{name}_specextend.py"), encoding="utf-8") as file:
+                self.assertLess(len(file.readlines()), 80)
+
     @classmethod
     def setUpClass(cls):
         cls.llm = LLM(bed.tiny_model(), spec="suffix", device="cpu")

@@ -1,12 +1,15 @@
 """The wheel as its users meet it: built from the sdist by tools/wheel.sh, installed into a fresh virtual environment, a file summarised by three
 lines of Python with the bytes of the program that is in the wheel, too. Needs no network: numpy is only needed for log-probabilities."""
 import glob
+import json
 import os
+import socket
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
+import urllib.request
 import zipfile
 
 import bed
@@ -32,6 +35,30 @@ def run(command, **more):
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), **more)
     assert done.returncode == 0, (command, done.stdout, done.stderr)
     return done.stdout
+
+
+def check_server(script, model):
+    """`specextend serve` of the wheel answers."""
+    with socket.create_server(("127.0.0.1", 0)) as place:
+        port = place.getsockname()[1]
+    process = subprocess.Popen([script, "serve", "-m", model, "--port", str(port), "-q"], env=environment())
+    try:
+        end = time.monotonic() + 60
+        while True:
+            assert process.poll() is None and time.monotonic() < end, "the server does not answer"
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+                    assert answer.status == 200
+                break
+            except OSError:  # it does not listen yet, or says 503 while it loads
+                time.sleep(0.1)
+        body = json.dumps({"prompt": "Once upon", "max_tokens": 4, "ignore_eos": True}).encode()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/completions", data=body, timeout=60) as answer:
+            assert json.load(answer)["usage"]["completion_tokens"] == 4
+    finally:
+        process.terminate()
+        code = process.wait(60)
+    assert code == 0, code
 
 
 def environment():
@@ -78,6 +105,7 @@ def main():
         expected = run(command + (["-m", model] if model else []))
         assert answer == expected and len(answer) > 1, (answer, expected)
         run([venv + "/bin/python", "-c", TOOLS.format(model=bed.tiny_model())])
+        check_server(script, bed.tiny_model())
         if real:
             code = "from specextend import LLM; print(LLM(spec='specextend').draft_model)"
             draft = run([venv + "/bin/python", "-c", code])
