@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What each type of the KV cache costs: perplexity and decoding at depth, ours beside llama.cpp's with the same types.
 
-Prints a table for docs/numbers.md. llama.cpp has f16 where ours has its fastest type (bf16 or f16), and flash attention, which its quantised
-V need. Needs the PyPI package llama-cpp-python and a built `specextend`.
+Prints a table for docs/numbers.md. llama.cpp has f16 where ours has its fastest type (bf16 or f16), and its better of flash attention off and
+on (-fa 0 and 1) in every cell; its quantised V need it on. Needs the PyPI package llama-cpp-python and a built `specextend`.
 
     python3 bench/compare_kv_types.py TEXT [--program build/release/apps/specextend] [--model FILE] [--windows 20] [--depths 4096,8064]
 """
@@ -30,8 +30,8 @@ def decode(args, model, keys, values, depth):
     command = [args.program, "bench", "-m", args.model, "-t", str(args.threads), "-q", "-o", "json", "-p", "0", "-n", "24", "-d", str(depth), "-r", "5",
                *kinds(keys, values)]
     row = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)[0]
-    peer = compare_llama_cpp.Peer(model, depth + 640, args.threads, True, (NUMBERS[keys], NUMBERS[values]))
-    return row["avg_ms"] / row["n_tokens"], min(compare_llama_cpp.peer_decode(peer, depth, 24) for _ in range(2))
+    peers = [compare_llama_cpp.Peer(model, depth + 640, args.threads, flash, (NUMBERS[keys], NUMBERS[values])) for flash in compare_perplexity.settings(values)]
+    return row["avg_ms"] / row["n_tokens"], min(compare_llama_cpp.peer_decode(peer, depth, 24) for peer in peers for _ in range(2))
 
 
 def main():

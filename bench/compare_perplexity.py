@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Perplexity of a GGUF model by llama.cpp and by us on the same text and windows.
 
-Windows of -c tokens, each opened by BOS if the vocabulary has one, the second half scored. Needs the PyPI package
-llama-cpp-python and a built `specextend`.
+Windows of -c tokens, each opened by BOS if the vocabulary has one, the second half scored. llama.cpp's is the lower of flash attention off
+and on (-fa 0 and 1). Needs the PyPI package llama-cpp-python and a built `specextend`.
 
     python3 bench/compare_perplexity.py TEXT [--program build/release/apps/specextend] [-c 512] [--windows 40]
 """
@@ -29,10 +29,20 @@ def kv_types(args):
     return {**({"type_k": number(keys)} if keys else {}), **({"type_v": number(values)} if values else {})}
 
 
+def settings(value_type):
+    """llama.cpp's flash attention, off and on; quantised V need it on."""
+    return [False, True] if value_type in ("", "f32", "f16", "bf16") else [True]
+
+
 def peer(args):
+    """Its lower perplexity, the tokens scored, and with which setting of flash attention."""
+    return min((*peer_with(args, flash), flash) for flash in settings(args.value_type or args.kv_type))
+
+
+def peer_with(args, flash):
     lc.llama_log_set(silent, ctypes.c_void_p(0))
     llm = lc.Llama(args.model, n_ctx=args.c, n_batch=args.c, n_ubatch=512, n_threads=args.threads, n_threads_batch=args.threads,
-                   logits_all=True, flash_attn=True, verbose=False, **kv_types(args))
+                   logits_all=True, flash_attn=flash, verbose=False, **kv_types(args))
     text = open(args.text, "rb").read()
     tokens = llm.tokenize(text, add_bos=True, special=False)
     bos = tokens[0] if tokens and tokens[0] == llm.token_bos() else None
@@ -72,9 +82,9 @@ def main():
     parser.add_argument("--kv-type", default="", help="of the KV cache in both programs")
     parser.add_argument("--value-type", default="", help="of V, if it is another")
     args = parser.parse_args()
-    theirs, count = peer(args)
+    theirs, count, flash = peer(args)
     mine, out = ours(args, (["--kv-type", args.kv_type] if args.kv_type else []) + (["--ctv", args.value_type] if args.value_type else []))
-    print(f"llama.cpp {theirs:.4f}, ours {mine:.4f}, difference {100 * (mine / theirs - 1):+.3f} % ({args.windows} windows of {args.c}, {count} tokens scored)")
+    print(f"llama.cpp {theirs:.4f} (-fa {int(flash)}), ours {mine:.4f}, difference {100 * (mine / theirs - 1):+.3f} % ({args.windows} windows of {args.c}, {count} tokens scored)")
     print(out.strip())
 
 
