@@ -5,6 +5,7 @@
 SX_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 SX_LOGS="$SX_ROOT/build/logs"
 export CCACHE_BASEDIR="${CCACHE_BASEDIR:-$SX_ROOT}"  # other copies of the tree, such as the sdist's, share objects with this one
+export CCACHE_SLOPPINESS=pch_defines,time_macros  # without it nothing that reads a precompiled header is kept
 SX_BUILD_PACKAGES=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libcli11-dev libpcre2-dev
   libutf8proc-dev libboost1.81-dev libssl-dev libzmq3-dev python3 python3-pip ca-certificates)
 # shellcheck disable=SC2034

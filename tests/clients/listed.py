@@ -7,8 +7,11 @@ import os
 import pathlib
 import re
 import shutil
+import subprocess
+import sys
 import tarfile
 import tempfile
+import urllib.parse
 import urllib.request
 
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "specextend"
@@ -28,24 +31,37 @@ def pytest_runtest_logreport(report):
 '''
 
 
-def fetch(to, source, sha256, wanted):
-    """Unpacks the files of an archive at PyPI that `wanted` has a path for, once."""
+def package_index():
+    """The index that pip is set up with, else its own."""
+    from pip._internal.models.index import PyPI
+    configured = subprocess.run([sys.executable, "-m", "pip", "config", "get", "global.index-url"], capture_output=True, text=True)
+    return os.environ.get("PIP_INDEX_URL") or configured.stdout.strip() or PyPI.simple_url
+
+
+def fetch(to, project, archive, sha256, wanted):
+    """Unpacks the files of a project's source archive in the package index that `wanted` has a path for, once."""
     if to.is_dir():
         return None
     CACHE.mkdir(parents=True, exist_ok=True)
+    page = package_index().rstrip("/") + f"/{project}/"
+    with urllib.request.urlopen(page, timeout=60) as response:
+        links = re.findall(r'href="([^"#]*)', response.read().decode())
+    source = next((link for link in links if link.endswith("/" + archive)), None)
+    if not source:
+        return f"{page} has no {archive}"
     with tempfile.TemporaryDirectory(dir=CACHE) as name:
         file = pathlib.Path(name) / "source.tar.gz"
-        with urllib.request.urlopen(source, timeout=60) as response, open(file, "wb") as out:
+        with urllib.request.urlopen(urllib.parse.urljoin(page, source), timeout=60) as response, open(file, "wb") as out:
             shutil.copyfileobj(response, out)
         if hashlib.sha256(file.read_bytes()).hexdigest() != sha256:
-            return f"{source}: not the file that was meant"
-        with tarfile.open(file) as archive:
-            for member in archive:
+            return f"{archive}: not the file that was meant"
+        with tarfile.open(file) as members:
+            for member in members:
                 path = wanted(member.name)
                 if member.isfile() and path and ".." not in path:
                     place = pathlib.Path(name) / "tests" / path
                     place.parent.mkdir(parents=True, exist_ok=True)
-                    place.write_bytes(archive.extractfile(member).read())
+                    place.write_bytes(members.extractfile(member).read())
         (pathlib.Path(name) / "tests").rename(to)
     return None
 

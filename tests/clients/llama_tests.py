@@ -18,7 +18,7 @@ import tempfile
 
 from listed import CACHE, RECORD, check_compare, compare, fetch, read_list, read_outcomes
 
-SOURCE = "https://files.pythonhosted.org/packages/ec/e9/e7de2b0463ea3ffbf0ede6cb21b58c1258a8f6521aae45ca773a59fe7cf3/llama_cpp_python-0.3.36.tar.gz"
+ARCHIVE = "llama_cpp_python-0.3.36.tar.gz"
 SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 TESTS = CACHE / "llama-tests-0.3.36"
 LIST = pathlib.Path(__file__).with_suffix(".txt")
@@ -168,7 +168,7 @@ def copy_tests(source, folder, program):
 
 def main():
     if sys.argv[1] == "--fetch":
-        return fetch(TESTS, SOURCE, SHA256, wanted)
+        return fetch(TESTS, "llama-cpp-python", ARCHIVE, SHA256, wanted)
     if sys.argv[1] == "--translate":
         program = sys.argv[2]
         os.execv(program, [program, "serve", "-q", *translated(sys.argv[3:])])

@@ -18,7 +18,7 @@ import tempfile
 
 from listed import CACHE, RECORD, check_compare, compare, fetch, matches, read_list, read_outcomes
 
-SOURCE = "https://files.pythonhosted.org/packages/f7/25/aa5684e9c59d6fc75f78926b7f15e8d9adc7de2d9e6e7575b80776ad8169/vllm-0.33.0.tar.gz"
+ARCHIVE = "vllm-0.33.0.tar.gz"
 SHA256 = "f4c33c2503d52bb411146afa9618a4f48bed68912f617e6803ac8d76e4c74112"
 TESTS = CACHE / "vllm-tests-0.33.0"
 PATIENCE = int(os.environ.get("PATIENCE", "120"))  # seconds for one answer, and for a test that sets no other time
@@ -264,7 +264,7 @@ def check_files(entries):
 
 def main():
     if sys.argv[1] == "--fetch":
-        return fetch(TESTS, SOURCE, SHA256, lambda member: member.partition("/tests/")[2] if "/tests/entrypoints/" in member else None)
+        return fetch(TESTS, "vllm", ARCHIVE, SHA256, lambda member: member.partition("/tests/")[2] if "/tests/entrypoints/" in member else None)
     program, arguments = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:]
     if not TESTS.is_dir():
         print(f"{TESTS} is not there; tests/clients/vllm_tests.py --fetch makes it")
