@@ -181,7 +181,7 @@ void quantise(const float* x, int in, int rows, int first, int last, int act_blo
   if (act_blocks & kSuper) quantise_rows<kSuper>(x, in, rows, first, last, act);
 }
 
-// ---- one to eight rows -------------------------------------------------------------------------------------------------
+// ---- tiles of rows -----------------------------------------------------------------------------------------------------
 template <class F>
 SX_INLINE Vec scales_at(const uint8_t* p) {
   return F::kWide ? load(reinterpret_cast<const float*>(p)) : load_f16(reinterpret_cast<const uint16_t*>(p));
@@ -313,43 +313,43 @@ __attribute__((noinline)) void rows_tile(const LinearJob& job, int group, int st
 }
 
 // ---- jobs --------------------------------------------------------------------------------------------------------------
+constexpr int kFewRows = 8;
 constexpr int kRowsAtOnce = 64;  // rows that share a pass over the groups; their activations stay in L2
 constexpr int kAmxRows = 9;      // where AMX may be used it serves all tiles with at least so many
 
-// Rows [from, to) of one group; from is a multiple of 16.
-template <class F>
-void rows_group(const LinearJob& job, int group, int from, int to) {
+// Rows [from, to) of G groups, `step` apart; from is a multiple of 16.
+template <class F, int G>
+void rows_groups(const LinearJob& job, int group, int step, int from, int to) {
   for (int r = from; r < to;) {
     const ActTile tile = act_tile(job.act, job.layout->in, job.rows, r / kTileRows, kShare<F>);
     const int first = r % kTileRows, rest = tile.width - first, left = rest < to - r ? rest : to - r;
     const int count = left > 8 ? (left + 1) / 2 : left;
     switch (count) {
-      case 8: rows_tile<F, 1, 8>(job, group, 0, tile, first, r); break;
-      case 7: rows_tile<F, 1, 7>(job, group, 0, tile, first, r); break;
-      case 6: rows_tile<F, 1, 6>(job, group, 0, tile, first, r); break;
-      case 5: rows_tile<F, 1, 5>(job, group, 0, tile, first, r); break;
-      case 4: rows_tile<F, 1, 4>(job, group, 0, tile, first, r); break;
-      case 3: rows_tile<F, 1, 3>(job, group, 0, tile, first, r); break;
-      case 2: rows_tile<F, 1, 2>(job, group, 0, tile, first, r); break;
-      default: rows_tile<F, 1, 1>(job, group, 0, tile, first, r); break;
+      case 8: rows_tile<F, G, 8>(job, group, step, tile, first, r); break;
+      case 7: rows_tile<F, G, 7>(job, group, step, tile, first, r); break;
+      case 6: rows_tile<F, G, 6>(job, group, step, tile, first, r); break;
+      case 5: rows_tile<F, G, 5>(job, group, step, tile, first, r); break;
+      case 4: rows_tile<F, G, 4>(job, group, step, tile, first, r); break;
+      case 3: rows_tile<F, G, 3>(job, group, step, tile, first, r); break;
+      case 2: rows_tile<F, G, 2>(job, group, step, tile, first, r); break;
+      default: rows_tile<F, G, 1>(job, group, step, tile, first, r); break;
     }
     r += count;
   }
 }
 
-// One or two rows: two groups far apart at once, since two streams of memory are read faster than one.
-template <class F, int R>
+// Up to eight rows wait for memory, and two streams of it are read faster than one: two groups far apart at once. More
+// rows are bound by arithmetic, and by registers.
+template <class F>
 void rows_few(const LinearJob& job) {
-  const ActTile tile = act_tile(job.act, job.layout->in, job.rows, 0, kShare<F>);
   const int half = (job.last - job.first) / 2;
-  for (int g = job.first; g < job.first + half; ++g) rows_tile<F, 2, R>(job, g, half, tile, 0, 0);
-  if ((job.last - job.first) % 2) rows_tile<F, 1, R>(job, job.last - 1, 0, tile, 0, 0);
+  for (int g = job.first; g < job.first + half; ++g) rows_groups<F, 2>(job, g, half, 0, job.rows);
+  if ((job.last - job.first) % 2) rows_groups<F, 1>(job, job.last - 1, 0, 0, job.rows);
 }
 
 template <class F, bool kAmx>
 void run_format(const LinearJob& job) {
-  if (job.rows == 1) return rows_few<F, 1>(job);
-  if (job.rows == 2) return rows_few<F, 2>(job);
+  if (job.rows <= kFewRows) return rows_few<F>(job);
   int from = 0;
   if constexpr (kAmx) {
     const int tiles = (job.rows + kTileRows - kAmxRows) / kTileRows;
@@ -368,7 +368,7 @@ void run_format(const LinearJob& job) {
   }
   for (; from < job.rows; from += kRowsAtOnce) {
     const int to = job.rows - from < kRowsAtOnce ? job.rows : from + kRowsAtOnce;
-    for (int g = job.first; g < job.last; ++g) rows_group<F>(job, g, from, to);
+    for (int g = job.first; g < job.last; ++g) rows_groups<F, 1>(job, g, 0, from, to);
   }
 }
 
