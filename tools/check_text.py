@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What every committed text file keeps to: no paths of somebody's machine, no tabs or trailing spaces, a newline at the
-end, scripts that start with #! are executable, links between documents lead to files that exist, and none of the project's retired words where people read (the glossary is in
+end, scripts that start with #! are executable, links between documents lead to files and headings that exist, and none of the project's retired words where people read (the glossary is in
 CONTRIBUTING.md). Prints one line per offence. Code wider than 120 columns is only counted: a table or a regular expression may be
 wider. --self-test tries the rules on small examples."""
 import pathlib
@@ -52,7 +52,9 @@ NAMES = {"law", "laws", "dice", "book", "verdict", "verdicts", "stake", "staked"
 NAME = re.compile(r"[A-Za-z_]\w*")
 PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', re.S)
-LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]+)(?:#[^)\s]*)?\)")
+LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]*)(?:#([^)\s]*))?\)")
+FENCED = re.compile(r"```.*?```", re.S)
+HEADING = re.compile(r"^#{1,6} +(.+)$", re.M)
 INCLUDE = re.compile(r"^\s*#\s*include.*$", re.M)
 CODE_SPAN = re.compile(r"```.*?```|`[^`\n]*`|\]\([^)\n]*\)|^ {4}[^\n]*$", re.S | re.M)
 
@@ -107,14 +109,28 @@ def check_words(name, text):
             yield code.count("\n", 0, found.start()) + 1, f"retired word '{part.lower()}' in the name {found[0]}"
 
 
+def anchors(text):
+    """What GitHub calls the headings of a document: the second of two alike has -1 behind its name."""
+    found = []
+    for heading in HEADING.findall(FENCED.sub("", text)):
+        shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower().strip()
+        name = re.sub(r"[^\w\- ]", "", shown).replace(" ", "-")
+        found.append(f"{name}-{found.count(name)}" if name in found else name)
+    return found
+
+
 def check_links(root, name, text):
     """Relative links of a document, from its own folder."""
     if not name.endswith(".md"):
         return
     for found in LINK.finditer(re.sub(r"```.*?```|`[^`\n]*`", blank, text, flags=re.S)):
         target = (root / name).parent / found[1]
+        line = text.count("\n", 0, found.start()) + 1
         if not target.exists():
-            yield text.count("\n", 0, found.start()) + 1, f"link to '{found[1]}', which does not exist"
+            yield line, f"link to '{found[1]}', which does not exist"
+        elif found[2] and (not found[1] or target.suffix == ".md"):
+            if found[2] not in anchors(target.read_text(encoding="utf-8") if found[1] else text):
+                yield line, f"link to '{found[1]}#{found[2]}': there is no such heading"
 
 
 def check_file(root, name):
@@ -178,9 +194,10 @@ def self_test():
             failed += 1
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
-        (root / "there.md").write_text("")
-        text = "[a](there.md#x) [b](https://x.org/y)\n[c](missing.md) `[d](e.md)`\n"
-        if [line for line, _ in check_links(root, "a.md", text)] != [2]:
+        (root / "there.md").write_text("# One `two`: three\n## Same\n## Same\n```\n# x\n```\n")
+        text = ("[a](there.md#one-two-three) [b](https://x.org/y) [s](there.md#same-1)\n[c](missing.md) `[d](e.md)`\n"
+                "[x](there.md#x) [h](#here) [l](.)\n## Here\n[n](#nowhere)\n")
+        if [line for line, _ in check_links(root, "a.md", text)] != [2, 3, 5]:
             print("self-test: links of a document")
             failed += 1
     print(f"self-test: {failed} of {len(cases) + 1} cases failed")

@@ -1,4 +1,5 @@
 // Sessions as users meet them: generation, stops, cache reuse, sampling, limits, errors.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include "specextend/specextend.h"
@@ -146,7 +147,7 @@ TEST_F(SessionTest, TakesTextsAndMessages) {
 }
 
 TEST_F(SessionTest, CancelsInEveryPhase) {
-  const auto prompt = engine_->tokenizer().tokenize(std::string(150, 'x') + " and so on");
+  const auto prompt = engine_->tokenizer().tokenize(fmt::format("{:x>150} and so on", ""));
   auto o = plain(50);
   auto session = engine_->start();
   bool cancel = false;

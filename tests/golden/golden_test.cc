@@ -1,5 +1,6 @@
 // The forward pass against transformers: hidden states before every layer, after the final norm, and the logits, for
 // each tiny model of this folder on the reference and on every CPU backend. README.md describes the files.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -220,7 +221,7 @@ TEST(GoldenNegative, AnotherConfigurationIsCaught) {
   for (const auto& [model, other] : pairs) {
     const Golden golden(other);
     const auto backend = make_reference_backend();
-    Passes passes(golden, std::string(SX_GOLDEN_DIR) + "/" + model, *backend, DType::kF32);
+    Passes passes(golden, fmt::format("{}/{}", SX_GOLDEN_DIR, model), *backend, DType::kF32);
     EXPECT_GT(passes.in_steps_of(150).logits, 0.1) << model << " against " << other;
   }
 }
