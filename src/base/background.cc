@@ -1,23 +1,10 @@
 #include "base/background.h"
 
-#include <sys/resource.h>
-#include <unistd.h>
+#include <specextend/give_way.h>
 
-#include <algorithm>
 #include <utility>
 
 namespace sx {
-namespace {
-
-constexpr int kNicer = 10;  // about a tenth of the share of other threads
-
-// Linux has a niceness for each thread. Without the call the work is done all the same.
-void make_way() {
-  const auto self = id_t(gettid());
-  (void)setpriority(PRIO_PROCESS, self, std::min(19, getpriority(PRIO_PROCESS, self) + kNicer));
-}
-
-}  // namespace
 
 Background::~Background() {
   {
@@ -46,7 +33,7 @@ void Background::wait(uint64_t ended, std::chrono::microseconds most) {
 }
 
 void Background::work() {
-  make_way();
+  give_way();
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return ending_ || !tasks_.empty(); });

@@ -1,8 +1,13 @@
 // Work in the background: in order, to its end, and without anybody waiting for it.
 #include <gtest/gtest.h>
+#include <specextend/give_way.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
+#include <thread>
 #include <vector>
 
 #include "base/background.h"
@@ -50,6 +55,20 @@ TEST(Background, AnEndBeforeTheWaitIsSeen) {
     background.wait(before, std::chrono::hours(1));
   }
   EXPECT_EQ(background.ended(), 200u);
+}
+
+TEST(Background, GivesWayToOthers) {
+  const auto niceness = [] { return getpriority(PRIO_PROCESS, id_t(gettid())); };
+  const int mine = niceness();
+  int its = 0;
+  bool gives = false;
+  Background background;
+  background.add([&] { its = niceness(), gives = gives_way(); });
+  background.wait(0, std::chrono::hours(1));
+  EXPECT_TRUE(gives);
+  EXPECT_EQ(its, std::min(19, mine + 10));
+  EXPECT_FALSE(gives_way());
+  EXPECT_EQ(niceness(), mine);
 }
 
 }  // namespace
