@@ -2,6 +2,7 @@
 
 #include <specextend/give_way.h>
 
+#include <exception>
 #include <utility>
 
 namespace sx {
@@ -16,10 +17,13 @@ Background::~Background() {
 }
 
 void Background::add(std::function<void()> task) {
-  const std::lock_guard lock(mutex_);
-  tasks_.push_back(std::move(task));
-  if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
-  changed_.notify_all();
+  try {
+    const std::lock_guard lock(mutex_);
+    if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+    tasks_.push_back(std::move(task));
+    return changed_.notify_all();
+  } catch (const std::exception&) {}  // no thread, or no memory: the task is still here
+  run(std::move(task));
 }
 
 uint64_t Background::ended() const {
@@ -38,16 +42,20 @@ void Background::work() {
   for (;;) {
     changed_.wait(lock, [&] { return ending_ || !tasks_.empty(); });
     if (tasks_.empty()) return;
-    {
-      const std::function<void()> task = std::move(tasks_.front());
-      tasks_.pop_front();
-      lock.unlock();
-      task();
-    }
+    std::function<void()> task = std::move(tasks_.front());
+    tasks_.pop_front();
+    lock.unlock();
+    run(std::move(task));
     lock.lock();
-    ++ended_;
-    changed_.notify_all();
   }
+}
+
+void Background::run(std::function<void()>&& task) {
+  task();
+  task = nullptr;  // what it holds goes without the lock
+  const std::lock_guard lock(mutex_);
+  ++ended_;
+  changed_.notify_all();
 }
 
 }  // namespace sx
