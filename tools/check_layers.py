@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 MODULES = ["base", "comm", "tensor", "kv", "backend", "formats", "model", "text", "speculative", "engine", "capi"]
-PUBLIC_IN = {"error.h": 0, "no_memory.h": 0, "suggest.h": 0}  # public headers usable from this module on; the others only from the engine
+PUBLIC_IN = {"error.h": 0, "give_way.h": 0, "no_memory.h": 0, "suggest.h": 0}  # public headers usable from this module on; the others only from the engine
 C_STANDARD = {"stddef.h", "stdint.h"}  # of the C interface
 SUFFIXES = {".h", ".c", ".cc", ".cu", ".cuh", ".inl", ".inc"}
 FOLDERS = ["include", "src", "apps", "python", "tests", "bench", "fuzz", "examples"]

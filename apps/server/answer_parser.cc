@@ -1,5 +1,7 @@
 #include "server/answer_parser.h"
 
+#include <utility>
+
 namespace sx::server {
 
 AnswerParser::AnswerParser(const CompletionRequest& request) : splitter_(request.reasoning, request.reasoning_start) {
@@ -13,22 +15,31 @@ void append_parts(std::vector<AnswerPart>& to, std::vector<AnswerPart>&& more) {
   using Kind = AnswerPart::Kind;
   for (AnswerPart& part : more) {
     AnswerPart* last = to.empty() ? nullptr : &to.back();
-    if (last && part.kind == Kind::kArguments && last->kind == Kind::kCall) last->call.arguments += part.text;
-    else if (last && part.kind == last->kind && part.kind != Kind::kCall) last->text += part.text;
-    else to.push_back(std::move(part));
+    if (last && part.kind == Kind::kArguments && last->kind == Kind::kCall) {
+      last->call.arguments += part.text;
+    } else if (last && part.kind == last->kind && part.kind != Kind::kCall) {
+      last->text += part.text;
+      for (const auto& [from, end] : part.places) add_place(last->places, from, end);
+    } else {
+      to.push_back(std::move(part));
+    }
   }
 }
 
 void AnswerParser::take(ReasoningSplitter::Pieces&& pieces, std::vector<AnswerPart>& parts) {
   for (auto& [reasoning, text] : pieces) {
-    if (!reasoning && tools_) {
-      passed_ += text.size();
+    if (reasoning) {
+      append_parts(parts, {{.kind = AnswerPart::Kind::kReasoning, .text = std::move(text)}});
+      continue;
+    }
+    const size_t from = std::exchange(passed_, passed_ + text.size());
+    if (tools_) {
       ToolParser::Output found = tools_->add(text);
       read_ = found.taken;
       append_parts(parts, std::move(found.parts));
     } else {
-      const auto kind = reasoning ? AnswerPart::Kind::kReasoning : AnswerPart::Kind::kContent;
-      append_parts(parts, {{.kind = kind, .text = std::move(text)}});
+      read_ = passed_;
+      append_parts(parts, {{.text = std::move(text), .places = {{from, passed_}}}});
     }
   }
 }

@@ -24,7 +24,7 @@ class AnswerParser {
   Output add(std::string_view text);
   Output finish();
   std::vector<AnswerPart> all(std::string_view text);  // add() and finish()
-  const ReasoningSplitter::Places& thoughts() const { return splitter_.thoughts(); }
+  const Places& thoughts() const { return splitter_.thoughts(); }
 
  private:
   void take(ReasoningSplitter::Pieces&& pieces, std::vector<AnswerPart>& parts);
@@ -32,7 +32,7 @@ class AnswerParser {
 
   ReasoningSplitter splitter_;
   std::optional<ToolParser> tools_;
-  size_t passed_ = 0, read_ = 0;  // bytes that the parser of tools was given, and has decided
+  size_t passed_ = 0, read_ = 0;  // bytes that are no thought, and those of them that are decided
 };
 
 }  // namespace sx::server

@@ -1,6 +1,7 @@
 // Completions: a request becomes one job per choice; what comes of them is written as one body or as a stream of
 // events.
 #include <fmt/format.h>
+#include <specextend/give_way.h>
 
 #include <algorithm>
 #include <random>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace sx::server {
 
@@ -80,9 +81,10 @@ TextPiece TokenCollector::on_text(std::string_view text) {
   TextPiece piece;
   piece.text = text;
   const size_t end = told_ + text.size();
-  const auto complete = [&] {
+  const auto complete = [&](bool in_text) {
     depth_ = waiting_.front().depth;
     waiting_.front().end = end - text.size();
+    waiting_.front().in_text = in_text;
     piece.tokens.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
     used_ = 0;
@@ -96,13 +98,13 @@ TextPiece TokenCollector::on_text(std::string_view text) {
     if (text.substr(0, size) != left.substr(0, size)) {
       // Broken characters come as replacements, control tokens not at all: these cannot be told apart.
       add_share(piece, std::exchange(text, {}), waiting_.back().depth);
-      while (!waiting_.empty()) complete();
+      while (!waiting_.empty()) complete(true);
       break;
     }
     add_share(piece, text.substr(0, size), token.depth);
     text.remove_prefix(size);
     used_ += size;
-    if (size == left.size()) complete();
+    if (size == left.size()) complete(used_ > 0);
     begins_ = false;
   }
   add_share(piece, text, depth_);
@@ -113,7 +115,7 @@ TextPiece TokenCollector::on_text(std::string_view text) {
 
 TextPiece TokenCollector::finish() {
   TextPiece piece;
-  for (AnswerToken& token : waiting_) token.end = told_;
+  for (AnswerToken& token : waiting_) token.end = told_, token.in_text = false;
   piece.tokens.assign(std::make_move_iterator(waiting_.begin()), std::make_move_iterator(waiting_.end()));
   waiting_.clear();
   used_ = 0;

@@ -32,6 +32,8 @@ struct AnswerToken {
   std::string bytes;  // what it adds to the text; may be part of a character
   Logprob logprob;    // if asked for
   size_t end = 0;     // of the answer's tokens: the text up to its end, in bytes
+  // Of the answer's tokens: the text has all of it. It lacks control tokens, and those of a stop string.
+  bool in_text = true;
 };
 
 // Some text of one token, whole characters; the concatenation of all is the text.

@@ -59,6 +59,9 @@ class PartWriter : public AnswerWriter {
   virtual std::string start() = 0;
   virtual std::string tell(const AnswerPart& part) = 0;
   virtual std::string stop(const ChoiceEnd& end) = 0;
+  // Takes the tokens that end in these places of content off `tokens_`, and drops all before: those of thoughts,
+  // calls, marks and white space.
+  std::vector<AnswerToken> take_tokens(const Places& content);
 
   const std::string model_, request_id_;
   const bool hide_reasoning_;
@@ -67,7 +70,7 @@ class PartWriter : public AnswerWriter {
   const int logprobs_;                 // alternatives of each token; -1: none are told
   int cached_ = 0;                     // tokens of the prompt, as far as it is known
   int reasoning_tokens_ = 0;           // of the answer
-  std::vector<AnswerToken> tokens_{};  // of the answer, until a part with their text is told
+  std::vector<AnswerToken> tokens_{};  // of the answer, until content that ends there or later is told
 
  private:
   std::string tell(std::vector<AnswerPart>&& parts);
@@ -77,9 +80,6 @@ class PartWriter : public AnswerWriter {
   ThoughtTokens thoughts_{};
   bool begun_ = false;
 };
-
-// Takes those that spell `text` off the front, and drops what is before them: marks around thoughts, white space.
-std::vector<AnswerToken> take_tokens(std::vector<AnswerToken>& from, std::string_view text);
 
 std::string named_event(const Json& json);  // an event with the name of its "type"
 

@@ -109,24 +109,6 @@ std::string named_event(const Json& json) {
   return fmt::format("event: {}\ndata: {}\n\n", json.at("type").get_ref<const std::string&>(), text_of(json));
 }
 
-std::vector<AnswerToken> take_tokens(std::vector<AnswerToken>& from, std::string_view text) {
-  const auto spells = [&](const AnswerToken& token) {
-    std::string_view bytes = token.bytes;
-    if (bytes.starts_with(' ') && !text.starts_with(' ')) bytes.remove_prefix(1);
-    return !bytes.empty() && (text.starts_with(bytes) || bytes.starts_with(text));
-  };
-  auto first = std::ranges::find_if(from, spells);
-  if (first == from.end()) first = from.begin();  // the text goes on within a token
-  auto last = first;
-  for (size_t left = text.size(); last != from.end() && left > 0; ++last) {
-    const bool spaced = last == first && last->bytes.starts_with(' ') && !text.starts_with(' ');
-    left -= std::min(left, last->bytes.size() - size_t(spaced));
-  }
-  std::vector<AnswerToken> taken(first, last);
-  from.erase(from.begin(), last);
-  return taken;
-}
-
 PartWriter::PartWriter(const CompletionRequest& request, const AnswerFacts& facts)
     : model_(facts.model),
       request_id_(facts.request_id),
@@ -145,6 +127,20 @@ std::string PartWriter::tell(std::vector<AnswerPart>&& parts) {
 void PartWriter::count_thoughts(std::span<const AnswerToken> tokens, size_t taken) {
   thoughts_.add(tokens);
   reasoning_tokens_ += thoughts_.count(taken, parser_.thoughts());
+}
+
+std::vector<AnswerToken> PartWriter::take_tokens(const Places& content) {
+  const Places& thoughts = parser_.thoughts();
+  std::vector<AnswerToken> taken;
+  auto token = tokens_.begin();
+  for (; token != tokens_.end(); ++token) {
+    const size_t end = bytes_outside(thoughts, token->end);
+    if (end > content.back().second) break;
+    const bool is_content = token->in_text && !is_in(thoughts, token->end) && is_in(content, end);
+    if (is_content) taken.push_back(std::move(*token));
+  }
+  tokens_.erase(tokens_.begin(), token);
+  return taken;
 }
 
 std::string PartWriter::whole(const std::vector<ChoiceEnd>& ends) {

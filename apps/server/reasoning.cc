@@ -134,10 +134,7 @@ ReasoningSplitter::ReasoningSplitter(ReasoningStyle style, ReasoningStart start)
 
 void ReasoningSplitter::drop(size_t size, bool thought) {
   held_.erase(0, size);
-  if (thought && size > 0) {
-    if (thoughts_.empty() || thoughts_.back().second < taken_) thoughts_.emplace_back(taken_, taken_);
-    thoughts_.back().second += size;
-  }
+  if (thought) add_place(thoughts_, taken_, taken_ + size);
   taken_ += size;
 }
 

@@ -6,8 +6,9 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
+
+#include "server/places.h"
 
 namespace sx::server {
 
@@ -57,8 +58,7 @@ class ReasoningSplitter {
   Pieces add(std::string_view text);
   Pieces finish();
   size_t taken() const { return taken_; }  // bytes of the text that are decided by now, in all
-  // Where thoughts are in them, with their marks and what is around these: from and to, ascending and apart.
-  using Places = std::vector<std::pair<size_t, size_t>>;
+  // Where thoughts are in them, with their marks and what is around these.
   const Places& thoughts() const { return thoughts_; }
 
  private:

@@ -99,11 +99,6 @@ Json settings_json(const CompletionRequest& request) {
           {"speculate", request.options.speculate}};
 }
 
-// Whether what ends there is in one of the places.
-bool is_in(const Places& places, size_t end) {
-  return std::ranges::any_of(places, [end](const auto& place) { return place.first < end && end <= place.second; });
-}
-
 }  // namespace
 
 std::string random_id() {

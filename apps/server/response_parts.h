@@ -20,7 +20,6 @@ const char* finish_reason(FinishReason reason, bool called);
 size_t characters(std::string_view text);
 // What is left of tokens and shares of an answer without those of its thoughts. `begin`: bytes of the text before the
 // first share.
-using Places = ReasoningSplitter::Places;
 void drop_thoughts(std::vector<AnswerToken>& tokens, const Places& thoughts);
 void drop_thoughts(std::vector<TextShare>& shares, size_t begin, const Places& thoughts);
 // A token's text; what is not whole characters is spelt as "bytes:\xe4\xbd".

@@ -47,10 +47,8 @@ class ResponsesWriter final : public PartWriter {
                                                        : "response.output_text.delta");
     delta["delta"] = more;
     if (kind_ == PartKind::kContent) {
-      delta["logprobs"] = logprobs_of(more);
+      delta["logprobs"] = logprobs_of(part);
       for (const Json& one : delta["logprobs"]) item_logprobs_.push_back(one);
-    } else {
-      take_tokens(tokens_, more);  // only those of the answer's text are told
     }
     return events + event(std::move(delta));
   }
@@ -62,9 +60,9 @@ class ResponsesWriter final : public PartWriter {
     return events + event({{"type", type}, {"response", std::move(response)}});
   }
 
-  Json logprobs_of(const std::string& text) {
+  Json logprobs_of(const AnswerPart& content) {
     if (logprobs_ < 0) return Json::array();
-    return chat_logprobs(take_tokens(tokens_, text), {logprobs_, false}).at("content");
+    return chat_logprobs(take_tokens(content.places), {logprobs_, false}).at("content");
   }
 
   Json response(const char* status) const {

@@ -105,7 +105,7 @@ void ToolParser::take(size_t size) {
 
 // The first `size` bytes held are text for the user.
 void ToolParser::content(Output& out, size_t size) {
-  if (size > 0) out.parts.push_back({.text = held_.substr(0, size)});
+  if (size > 0) out.parts.push_back({.text = held_.substr(0, size), .places = {{taken_, taken_ + size}}});
   take(size);
 }
 

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/places.h"
+
 namespace sx::server {
 
 enum class ToolFormat {
@@ -74,6 +76,7 @@ struct AnswerPart {
   Kind kind = Kind::kContent;
   std::string text{};
   ToolCall call{};
+  Places places{};  // of content: where it is in the answer's text without its thoughts
 };
 
 // How far a value between brackets has been looked at, in a text that comes in pieces.

@@ -1,33 +1,16 @@
 #include "server/workers.h"
 
-#include <sys/resource.h>
-#include <unistd.h>
+#include <specextend/give_way.h>
 
-#include <algorithm>
 #include <utility>
 
 namespace sx::server {
-namespace {
-
-constexpr int kNicer = 10;  // about a tenth of the share of other threads
-thread_local bool made_way = false;
-
-// Linux has a niceness for each thread. Without the call the work is done all the same.
-void make_way() {
-  made_way = true;
-  const auto self = id_t(gettid());
-  (void)setpriority(PRIO_PROCESS, self, std::min(19, getpriority(PRIO_PROCESS, self) + kNicer));
-}
-
-}  // namespace
-
-bool gives_way() { return made_way; }
 
 Workers::Workers(int threads_per_lane, size_t most_waiting) : most_(most_waiting) {
   for (size_t lane = 0; lane < lanes_.size(); ++lane)
     for (int i = 0; i < threads_per_lane; ++i)
       threads_.emplace_back([this, lane] {
-        if (Lane(lane) != Lane::kQuick) make_way();
+        if (Lane(lane) != Lane::kQuick) give_way();
         work(lanes_[lane]);
       });
 }

@@ -15,9 +15,6 @@ namespace sx::server {
 
 enum class Lane { kQuick, kLarge, kSlow };
 
-// Whether this is a thread that gives way to others: what takes long may be done here.
-bool gives_way();
-
 // Thrown by a handler that has found out that the request takes long, before it has done anything.
 struct TakesLong {};
 

@@ -1,23 +1,11 @@
 #include "base/background.h"
 
-#include <sys/resource.h>
-#include <unistd.h>
+#include <specextend/give_way.h>
 
-#include <algorithm>
+#include <exception>
 #include <utility>
 
 namespace sx {
-namespace {
-
-constexpr int kNicer = 10;  // about a tenth of the share of other threads
-
-// Linux has a niceness for each thread. Without the call the work is done all the same.
-void make_way() {
-  const auto self = id_t(gettid());
-  (void)setpriority(PRIO_PROCESS, self, std::min(19, getpriority(PRIO_PROCESS, self) + kNicer));
-}
-
-}  // namespace
 
 Background::~Background() {
   {
@@ -29,10 +17,13 @@ Background::~Background() {
 }
 
 void Background::add(std::function<void()> task) {
-  const std::lock_guard lock(mutex_);
-  tasks_.push_back(std::move(task));
-  if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
-  changed_.notify_all();
+  try {
+    const std::lock_guard lock(mutex_);
+    if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+    tasks_.push_back(std::move(task));
+    return changed_.notify_all();
+  } catch (const std::exception&) {}  // no thread, or no memory: the task is still here
+  run(std::move(task));
 }
 
 uint64_t Background::ended() const {
@@ -46,21 +37,25 @@ void Background::wait(uint64_t ended, std::chrono::microseconds most) {
 }
 
 void Background::work() {
-  make_way();
+  give_way();
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return ending_ || !tasks_.empty(); });
     if (tasks_.empty()) return;
-    {
-      const std::function<void()> task = std::move(tasks_.front());
-      tasks_.pop_front();
-      lock.unlock();
-      task();
-    }
+    std::function<void()> task = std::move(tasks_.front());
+    tasks_.pop_front();
+    lock.unlock();
+    run(std::move(task));
     lock.lock();
-    ++ended_;
-    changed_.notify_all();
   }
+}
+
+void Background::run(std::function<void()>&& task) {
+  task();
+  task = nullptr;  // what it holds goes without the lock
+  const std::lock_guard lock(mutex_);
+  ++ended_;
+  changed_.notify_all();
 }
 
 }  // namespace sx

@@ -18,7 +18,8 @@ class Background {
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;
 
-  // Tasks run one after the other, in order. They must not throw. The thread begins with the first of them.
+  // Tasks run one after the other, in order. They must not throw. The thread begins with the first of them. Where the
+  // system gives none, add() runs the task itself: nobody loses what is to be done, and nobody has to be told.
   void add(std::function<void()> task);
   // Tasks that have ended so far. wait(): returns when there are more than these, or after this time. Whoever waits for
   // something asks for them before looking for it.
@@ -27,6 +28,7 @@ class Background {
 
  private:
   void work();
+  void run(std::function<void()>&& task);
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

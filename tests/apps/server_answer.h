@@ -61,6 +61,11 @@ inline AnswerToken token(Token id, const std::string& bytes, double logprob = -1
   return {id, 0, bytes, {logprob, {{id, logprob, bytes}, {id + 1, -2, "other"}}}};
 }
 
+inline AnswerToken until(AnswerToken token, size_t end) {
+  token.end = end;
+  return token;
+}
+
 // The first token of a prompt.
 inline AnswerToken beginning(Token id, const std::string& bytes) { return {id, 0, bytes, {0, {}, false}}; }
 

@@ -1,6 +1,7 @@
 // Connections without a model: a listener with handlers of our own, and clients that send, wait, leave and flood.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <specextend/give_way.h>
 #include <sys/socket.h>
 #include <unistd.h>
 

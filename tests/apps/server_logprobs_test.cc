@@ -101,8 +101,9 @@ TEST(ServerTokens, KnowWhereTheyEnd) {
   const FakeTokenizer words({" He", "llo", "\xFF", "", "ab"});
   TokenCollector c(words, -1);
   std::vector<size_t> ends;
+  std::vector<bool> in_text;
   const auto add = [&](const TextPiece& piece) {
-    for (const AnswerToken& token : piece.tokens) ends.push_back(token.end);
+    for (const AnswerToken& token : piece.tokens) ends.push_back(token.end), in_text.push_back(token.in_text);
   };
   c.on_token({0, 0, {}});
   add(c.on_text("He"));
@@ -114,6 +115,7 @@ TEST(ServerTokens, KnowWhereTheyEnd) {
   c.on_token({4, 0, {}});
   add(c.finish());
   EXPECT_EQ(ends, (std::vector<size_t>{2, 5, 5, 8, 8}));
+  EXPECT_EQ(in_text, (std::vector<bool>{true, true, false, true, false}));
 }
 
 TEST(ServerTokens, StopStringsAreNamed) {
@@ -124,7 +126,9 @@ TEST(ServerTokens, StopStringsAreNamed) {
   c.on_token({1, 0, {}});
   EXPECT_EQ(stopping_word({"no", "STOP"}, c.held()), "STOP");
   EXPECT_EQ(stopping_word({"TOP", ""}, c.held()), "");
-  EXPECT_EQ(ids(c.finish()), (Ids{0, 1}));
+  const TextPiece last = c.finish();
+  EXPECT_EQ(ids(last), (Ids{0, 1}));
+  for (const AnswerToken& token : last.tokens) EXPECT_FALSE(token.in_text);
 }
 
 TEST(ServerTokens, TextThatTokensDoNotSpell) {

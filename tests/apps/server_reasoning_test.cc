@@ -184,11 +184,6 @@ TEST(ServerReasoning, Answers) {
   EXPECT_EQ(thought + "|" + content, "So.|Yes");
 }
 
-AnswerToken until(AnswerToken token, size_t end) {
-  token.end = end;
-  return token;
-}
-
 // Of thoughts that are not to be told neither tokens nor shares of the text are.
 TEST(ServerReasoning, UntoldThoughts) {
   CompletionRequest r = request(Api::kChat);

@@ -32,6 +32,60 @@ std::string spelt(const Json& logprobs) {
   return text;
 }
 
+// The tokens of an answer that these spell, numbered from 1.
+std::vector<AnswerToken> spelling(const std::vector<std::string>& texts) {
+  std::vector<AnswerToken> tokens;
+  size_t end = 0;
+  for (const std::string& text : texts)
+    tokens.push_back(until(token(Token(tokens.size() + 1), text), end += text.size()));
+  return tokens;
+}
+
+// One that ends an answer, or is of a stop string.
+AnswerToken ending(const std::string& bytes, size_t end) {
+  AnswerToken last = until(token(99, bytes), end);
+  last.in_text = false;
+  return last;
+}
+
+// The tokens that are told of each text of an answer, which comes whole, and then token by token: that is the same.
+std::vector<std::string> told_of(CompletionRequest request, const std::vector<AnswerToken>& tokens) {
+  std::string all;
+  for (const AnswerToken& one : tokens)
+    if (one.in_text) all += one.bytes;
+  const auto of_texts = [](const Json& output) {
+    std::vector<std::string> texts;
+    for (const Json& item : output)
+      if (item["type"] == "message") {
+        std::string labels;
+        for (const Json& one : item["content"][0]["logprobs"]) labels += one["token"].get<std::string>() + "|";
+        texts.push_back(labels);
+      }
+    return texts;
+  };
+  ChoiceEnd end = ended(all, int(tokens.size()));
+  end.rest.tokens = tokens;
+  const std::vector<std::string> whole = of_texts(Json::parse(Answer(request, facts()).whole({end}))["output"]);
+  request.stream = true;
+  Answer answer(request, facts());
+  std::string text;
+  ChoiceEnd last = ended("", int(tokens.size()));
+  for (const AnswerToken& one : tokens) {
+    if (one.in_text) text += answer.delta(0, piece(one.bytes, {one}));
+    else last.rest.tokens.push_back(one);
+  }
+  text += answer.end(0, last);
+  std::vector<std::string> deltas;
+  for (const Json& event : named_events(text)) {
+    if (event["type"] == "response.content_part.added" && event["part"]["type"] == "output_text") deltas.emplace_back();
+    if (event["type"] == "response.output_text.delta")
+      for (const Json& one : event["logprobs"]) deltas.back() += one["token"].get<std::string>() + "|";
+    if (event["type"] == "response.completed") { EXPECT_EQ(of_texts(event["response"]["output"]), whole); }
+  }
+  EXPECT_EQ(deltas, whole);
+  return whole;
+}
+
 TEST(ServerResponses, AskForLogprobs) {
   EXPECT_EQ(asked("").logprobs, -1);
   EXPECT_EQ(asked(R"(, "top_logprobs": 0)").logprobs, -1);
@@ -45,7 +99,7 @@ TEST(ServerResponses, AskForLogprobs) {
 TEST(ServerResponses, LogprobsOfWholeAnswers) {
   const std::string fields = R"(, "top_logprobs": 2)";
   ChoiceEnd end = ended("Hot tea");
-  end.rest.tokens = {token(1, " Hot"), token(2, " tea"), token(3, "")};
+  end.rest.tokens = {until(token(1, " Hot"), 3), until(token(2, " tea"), 7), ending("", 7)};
   const Json body = Json::parse(Answer(asked(fields), facts()).whole({end}));
   const Json& logprobs = body["output"][0]["content"][0]["logprobs"];
   EXPECT_EQ(spelt(logprobs), " Hot tea");  // not of the token that ends the answer
@@ -58,9 +112,9 @@ TEST(ServerResponses, LogprobsOfWholeAnswers) {
 
 TEST(ServerResponses, LogprobsOfStreams) {
   Answer answer(asked(R"(, "stream": true, "top_logprobs": 1)"), facts());
-  std::string text = answer.delta(0, piece("Hot", {token(1, "Hot")}));
+  std::string text = answer.delta(0, piece("Hot", {until(token(1, "Hot"), 3)}));
   text += answer.delta(0, piece(" te", {}));  // of a token that is not whole yet
-  text += answer.delta(0, piece("a", {token(2, " tea")}));
+  text += answer.delta(0, piece("a", {until(token(2, " tea"), 7)}));
   text += answer.end(0, ended(""));
   std::string told;
   Json last;
@@ -76,20 +130,32 @@ TEST(ServerResponses, LogprobsOfStreams) {
 TEST(ServerResponses, LogprobsOfTheAnswerAndNotOfThoughts) {
   CompletionRequest request = asked(R"(, "top_logprobs": 1)");
   request.reasoning = {"<think>", "</think>"};
-  const std::vector<AnswerToken> tokens{token(1, "<think>"),  token(2, "So"), token(3, "."),
-                                        token(4, "</think>"), token(5, "\n"), token(6, "Tea.")};
-  ChoiceEnd end = ended("<think>So.</think>\nTea.", 6);
-  end.rest.tokens = tokens;
-  const Json body = Json::parse(Answer(request, facts()).whole({end}));
-  EXPECT_EQ(spelt(body["output"][1]["content"][0]["logprobs"]), "Tea.");
-  request.stream = true;
-  Answer answer(request, facts());
-  std::string text, told;
-  for (const AnswerToken& one : tokens) text += answer.delta(0, piece(one.bytes, {one}));
-  text += answer.end(0, ended("", 6));
-  for (const Json& event : named_events(text))
-    if (event["type"] == "response.output_text.delta") told += spelt(event["logprobs"]);
-  EXPECT_EQ(told, "Tea.");
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(told_of(request, spelling({"<think>", "So", ".", "</think>", "\n", "Tea."})), Texts{"Tea.|"});
+  // The mark is spelt by tokens that could as well be the beginning of the text.
+  EXPECT_EQ(told_of(request, spelling({"<think>", "So", "</", "think", ">", "</", "div", ">"})), Texts{"</|div|>|"});
+  EXPECT_EQ(told_of(request, spelling({"<think>", "a", "b", "</think>", "\n\n", "a", "b"})), Texts{"a|b|"});
+  request.reasoning.control = true;  // it may think again
+  EXPECT_EQ(told_of(request, spelling({"<think>", "a", "</think>", "a", "<think>", "b", "</think>", " ", "b"})),
+            (Texts{"a|", "b|"}));
+}
+
+// Arguments are told in another spelling than the model's, and what is between texts is of none of them.
+TEST(ServerResponses, LogprobsOfTextsAroundCalls) {
+  const CompletionRequest request =
+      asked(R"(, "top_logprobs": 1, "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}])");
+  const std::vector<AnswerToken> tokens =
+      spelling({"Tea", ".", "\n", "<tool_call>", "{\"name\"", ": \"f\", ", "\"arguments\"", ": { ", "\"a\" : ", "1 } }",
+                "</tool_call>", "Tea", " {", "1", " }", ".", "<to", "ol>", "."});
+  EXPECT_EQ(told_of(request, tokens), (std::vector<std::string>{"Tea|.|", "Tea| {|1| }|.|<to|ol>|.|"}));
+}
+
+// A stop string is no part of the text, nor are the tokens that spell it.
+TEST(ServerResponses, NoLogprobsOfAStopString) {
+  std::vector<AnswerToken> tokens = spelling({"Tea", "."});
+  tokens.push_back(ending("EN", 4));
+  tokens.push_back(ending("D", 4));
+  EXPECT_EQ(told_of(asked(R"(, "top_logprobs": 1)"), tokens), std::vector<std::string>{"Tea|.|"});
 }
 
 TEST(ServerResponses, AnUnknownEarlierOneIsNamed) {

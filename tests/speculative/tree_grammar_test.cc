@@ -13,6 +13,7 @@
 #include "speculative/accept/accept.h"
 #include "speculative/draft/candidates.h"
 #include "speculative/tree/tree_grammar.h"
+#include "support/no_threads.h"
 #include "support/reference_backend.h"
 
 namespace sx {
@@ -210,6 +211,19 @@ TEST(TreeGrammar, ReadyWhenItsMaskIsThere) {
   EXPECT_FALSE(m->lent());
   grammar.accept(kC);
   EXPECT_TRUE(grammar.ready(0));  // nothing may follow
+}
+
+// Where the system gives no other thread, whoever asks makes the mask, and the next round has it.
+TEST(TreeGrammar, ReadyWithoutAnotherThread) {
+  const NoThreads none;
+  Background background;
+  TreeGrammar grammar(matcher("root ::= [ab]{1,20} \"c\""), {}, &background);
+  EXPECT_FALSE(grammar.ready(0));
+  EXPECT_FALSE(grammar.lent());
+  EXPECT_TRUE(grammar.ready(0));
+  TokenTree tree(4);
+  tree.reset(kC);
+  EXPECT_TRUE(TreeGrammar::allows(grammar.mask(tree, 0), kB));
 }
 
 // The requests that come and go meanwhile do not wait for the thread that has the matcher. Only the one whose mask it

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "grammar_support.h"
+#include "support/no_threads.h"
 
 namespace sx {
 namespace {
@@ -522,6 +523,27 @@ TEST(GrammarMatcher, FreedInTheBackground) {
   cache.reset();
   EXPECT_TRUE(matches(*held, "b"));
   held.reset();  // after the cache and its thread
+}
+
+// Where there is no other thread, whoever lends a matcher makes the mask.
+TEST(GrammarMatcher, LentWithoutAnotherThread) {
+  const NoThreads none;
+  GrammarMatcher matcher(kNested, long_words().trie);
+  const auto state = matcher.advance(matcher.start(), std::string_view("xab"));
+  Background background;
+  matcher.lend(state, background);
+  EXPECT_FALSE(matcher.lent());
+  EXPECT_TRUE(matcher.has_mask(state));
+}
+
+// Whoever lets go of one frees it then.
+TEST(GrammarMatcher, FreedWithoutAnotherThread) {
+  const NoThreads none;
+  GrammarCache cache(long_words().trie, {.most = 1});
+  const std::weak_ptr<GrammarMatcher> first = cache.get("root ::= \"a\"");
+  cache.get("root ::= \"b\"");
+  EXPECT_TRUE(first.expired());
+  EXPECT_EQ(cache.background().ended(), 1u);
 }
 
 TEST(GrammarMatcher, CacheIsAskedByThreads) {

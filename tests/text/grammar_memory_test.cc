@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <future>
 #include <new>
 #include <thread>
 
@@ -71,6 +72,57 @@ TEST(GrammarMemory, AMaskWithoutMemoryIsMadeByWhoeverNeedsIt) {
     }
     EXPECT_GT(failed, 10);
   }
+}
+
+// What the thread of a Background waits for, until this goes.
+class Busy {
+ public:
+  explicit Busy(Background& background) {
+    background.add([over = over_.get_future().share()] { over.wait(); });
+  }
+  ~Busy() {
+    g_left = -1;
+    over_.set_value();
+  }
+
+ private:
+  std::promise<void> over_;
+};
+
+// A matcher that cannot be lent for want of memory is its owner's.
+TEST(GrammarMemory, NotLentWithoutMemory) {
+  const TestVocabulary vocabulary;
+  Background background;
+  const Busy busy(background);
+  int failed = 0;
+  for (bool is_lent = false; !is_lent && failed < 100; failed += !is_lent) {
+    GrammarMatcher matcher("root ::= [ab]{1,20}", vocabulary.trie);
+    const auto state = matcher.start();
+    g_left = failed;
+    matcher.lend(state, background);
+    g_left = -1;
+    is_lent = matcher.lent();
+    EXPECT_NE(is_lent, matcher.failed(state)) << failed;
+    matcher.take_back();
+    EXPECT_NE(matcher.mask(state), nullptr);
+    EXPECT_FALSE(matcher.failed(state));
+  }
+  EXPECT_GT(failed, 0);
+  EXPECT_LT(failed, 100);
+}
+
+TEST(GrammarMemory, ATaskThatCannotBeKeptIsDoneAtOnce) {
+  std::atomic<int> done{0};
+  {
+    Background background;
+    const Busy busy(background);
+    g_left = 0;
+    for (int i = 0; i < 1000; ++i) background.add([&done] { ++done; });
+    g_left = -1;
+    EXPECT_GT(done, 0);
+    EXPECT_LT(done, 1000);
+  }
+  EXPECT_EQ(done, 1000);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -318,19 +319,24 @@ void GrammarMatcher::make_lent_mask() {
 
 void GrammarMatcher::lend(const State& state, Background& to) {
   SX_ASSERT(!lent());
-  lent_ = state;
-  loan_ = std::make_shared<Loan>();
-  to.add([this, loan = loan_] {
-    {
+  try {
+    auto loan = std::make_shared<Loan>();
+    std::function<void()> task = [this, loan] {
+      {
+        const std::lock_guard lock(loan->mutex);
+        if (loan->over) return;
+        loan->begun = true;
+      }
+      make_lent_mask();
       const std::lock_guard lock(loan->mutex);
-      if (loan->over) return;
-      loan->begun = true;
-    }
-    make_lent_mask();
-    const std::lock_guard lock(loan->mutex);
-    loan->over = true;
-    loan->changed.notify_all();
-  });
+      loan->over = true;
+      loan->changed.notify_all();
+    };
+    lent_ = state, loan_ = std::move(loan);  // nothing is thrown from here on
+    to.add(std::move(task));
+  } catch (const std::bad_alloc&) {
+    if (state) state.node_->failed = true;
+  }
 }
 
 bool GrammarMatcher::lent() const {

@@ -106,7 +106,7 @@ class GrammarMatcher {
   bool lent() const;
   void take_back();
   void give_up(const State& state);
-  // Whether the other thread had no memory for the mask of a state. It may be asked for all the same.
+  // Whether there was no memory to lend it, or to make the mask of a state then. It may be asked for all the same.
   bool failed(const State& state) const { return state && state.node_->failed; }
   // Masks of this grammar may take long: one that was made while it was lent has.
   bool slow() const { return slow_; }
