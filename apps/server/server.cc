@@ -240,13 +240,13 @@ class HttpServer final : public Server, private HttpSide {
     post("/apply-template", &Service::apply_template);
     post("/v1/chat/completions/input_tokens", &Service::count_chat_tokens);
     post("/v1/completions", [this](const auto& req, auto& res) {
-      service().complete(req, res, parse_completion(req.body, service().limits()));
+      service().complete(req, res, parse_completion(req.body, service().limits(req)));
     });
     post("/v1/chat/completions", [this](const auto& req, auto& res) {
-      service().complete(req, res, parse_chat(req.body, service().limits()));
+      service().complete(req, res, parse_chat(req.body, service().limits(req)));
     });
     post("/completion", [this](const auto& req, auto& res) {
-      service().complete(req, res, parse_native(req.body, service().limits()));
+      service().complete(req, res, parse_native(req.body, service().limits(req)));
     });
     add_protocols();
     get("/openapi.json", &Service::openapi);
@@ -254,7 +254,7 @@ class HttpServer final : public Server, private HttpSide {
 
   void add_protocols() {
     post("/v1/messages", [this](const auto& req, auto& res) {
-      service().complete(req, res, parse_messages(req.body, service().limits()));
+      service().complete(req, res, parse_messages(req.body, service().limits(req)));
     });
     post("/v1/messages/count_tokens", &Service::count_tokens);
     post("/v1/responses", &Service::responses);

@@ -40,6 +40,14 @@ size_t longest_token(const Tokenizer& tokenizer, int count) {
   return most;
 }
 
+// Of requests with at most so many choices: more would never be taken.
+Limits within(Limits limits, size_t jobs) {
+  limits.jobs = std::min(limits.jobs, jobs);
+  limits.choices = std::min(limits.choices, int(limits.jobs));
+  limits.prompts = std::min(limits.prompts, limits.jobs);
+  return limits;
+}
+
 double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
@@ -62,9 +70,6 @@ Service::Service(Engine& engine, const ServerOptions& options, Metrics& metrics)
   limits_.max_tokens = options.max_tokens;
   limits_.presets = {preset_name(engine.options().spec)};
   for (const SpecOptions& more : engine.options().more_specs) limits_.presets.push_back(preset_name(more));
-  limits_.jobs = std::min(limits_.jobs, size_t(options.parallel + options.queue));  // more would never be taken
-  limits_.choices = std::min(limits_.choices, int(limits_.jobs));
-  limits_.prompts = std::min(limits_.prompts, limits_.jobs);
   limits_.tool_style =
       tool_style(engine_.tokenizer().chat_template(), [this](const std::string& messages, const std::string& tools) {
         return engine_.tokenizer().apply_template_json(messages, true, tools);
@@ -78,6 +83,9 @@ Service::Service(Engine& engine, const ServerOptions& options, Metrics& metrics)
   limits_.tokenize = [this](const std::string& text) { return engine_.tokenizer().tokenize(text, false, true); };
   for (Token token = 0; token < engine.vocab(); ++token)
     if (engine_.tokenizer().is_end(token)) limits_.ends.push_back(token);
+  const size_t places = size_t(options.parallel + options.queue);
+  share_limits_ = within(limits_, std::max<size_t>(1, places / 2));
+  limits_ = within(limits_, places);
   bound_ = {size_t(engine.context()) * longest_token(engine_.tokenizer(), engine.vocab()), engine.context()};
 }
 
@@ -304,8 +312,8 @@ void Service::apply_template(const HttpRequest& req, HttpReply& res) {
   send(res, {{"prompt", chat_prompt(engine_.tokenizer(), request)}});
 }
 
-void Service::openapi(const HttpRequest&, HttpReply& res) const {
-  res.set_content(openapi_json(limits_, options_.version), "application/json");
+void Service::openapi(const HttpRequest& req, HttpReply& res) const {
+  res.set_content(openapi_json(limits(req), options_.version), "application/json");
 }
 
 }  // namespace sx::server

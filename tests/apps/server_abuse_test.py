@@ -182,6 +182,31 @@ class Keys(unittest.TestCase):
             self.assertEqual(set(statuses), {200, 429})
             self.assertLess(waited, (time.monotonic() - begun) / 2)  # not behind the burst
 
+    def test_one_request_of_many_choices(self):
+        ask = {"prompt": ["Hi"] * 12, "n": 3, **SMALL}
+        with Server("-q", "--api-key", "ka", "--api-key", "kb") as server:
+            as_a = lambda body: server.request("POST", "/v1/completions", body, self.as_key("ka"))
+            status, _, answer = as_a(ask)
+            self.assertEqual((status, answer["error"]["param"]), (400, "n"))
+            self.assertIn("18", answer["error"]["message"])
+            status, _, answer = as_a({**ask, "prompt": ["Hi"] * 6})
+            self.assertEqual((status, len(answer["choices"])), (200, 18))
+        with Server("-q", "--api-key", "ka") as server:
+            status, _, answer = server.request("POST", "/v1/completions", ask, self.as_key("ka"))
+            self.assertEqual((status, len(answer["choices"])), (200, 36))
+
+    def test_what_is_refused_is_not_compiled_first(self):
+        path = os.path.join(FOLDER.name, "poor.json")
+        self.write(path, [{"name": "poor", "key": "ka", "tokens_per_minute": 20}, {"name": "b", "key": "kb"}])
+        with Server("-q", "--api-key-file", path) as server:
+            wrong = {"prompt": "word " * 30, **SMALL, "grammar": "root ::= nothing"}
+            ask = lambda body: server.request("POST", "/v1/completions", body, self.as_key("ka"))
+            self.assertEqual(ask(wrong)[0], 400)
+            self.assertEqual(ask({"prompt": "word " * 30, **SMALL})[0], 200)
+            status, headers, answer = ask(wrong)
+            self.assertEqual((status, answer["error"]["code"]), (429, "tokens_per_minute"))
+            self.assertTrue(headers["Retry-After"])
+
 
 class Fleet(unittest.TestCase):
     def test_what_routers_ask(self):

@@ -150,6 +150,70 @@ TEST(Tenants, PlacesAreLeftForOthers) {
   EXPECT_THAT(bench.metrics.text_of_key("m", "t1"), HasSubstr("api_key=\"t1\"} 2"));
 }
 
+// As many jobs of one request.
+std::string refused_together(Bench& bench, const Tenant& who, int count) {
+  std::vector<std::shared_ptr<Job>> jobs;
+  for (int i = 0; i < count; ++i) {
+    jobs.push_back(bench.job(tokens(i, 20), 50));
+    jobs.back()->scope = who.id, jobs.back()->tenant = who;
+  }
+  try {
+    bench.scheduler.submit(jobs);
+  } catch (const ApiError& error) { return error.code; }
+  return "none";
+}
+
+TEST(Tenants, OneRequestLeavesPlacesForOthers) {
+  Bench bench(4, 32);
+  EXPECT_EQ(refused_together(bench, tenant(1), 36), "key_queue_full");
+  EXPECT_EQ(refused_together(bench, tenant(1), 19), "key_queue_full");
+  EXPECT_EQ(refused_together(bench, tenant(1), 18), "none");
+  EXPECT_EQ(refused(bench, tenant(2)), "none");
+  Bench narrow(1, 1);
+  Bench::wait_accepted(ask(narrow, tenant(1), 0, 50));
+  EXPECT_EQ(refused(narrow, tenant(2)), "none");  // the only place is anybody's
+  EXPECT_EQ(refused_together(narrow, tenant(3), 1), "queue_full");
+}
+
+// What is refused anyway is refused before its grammar is compiled.
+TEST(Tenants, AreCheckedBeforeAnythingIsDone) {
+  Bench bench(1, 20);
+  const Tenant few = tenant(1, {.max_waiting = 2});
+  EXPECT_NO_THROW(bench.scheduler.check(few, 2));
+  EXPECT_THROW(bench.scheduler.check(few, 3), ApiError);
+  EXPECT_NO_THROW(bench.scheduler.check(few, 2));  // which has put nothing into the queue
+  Bench::wait_accepted(ask(bench, few, 0, 50));
+  ask(bench, few, 40, 50), ask(bench, few, 80, 50);
+  EXPECT_THROW(bench.scheduler.check(few, 1), ApiError);
+  EXPECT_THAT(bench.metrics.text_of_key("m", "t1"), HasSubstr("specextend_key_rejected_total{model_name=\"m\","
+                                                              "api_key=\"t1\"} 2"));
+  bench.engine.steps.release(1000);
+  bench.scheduler.stop();
+  EXPECT_THROW(bench.scheduler.check(tenant(2), 1), ApiError);
+}
+
+TEST(Tenants, LeaveASlotToOthers) {
+  Bench bench(3, 20);
+  std::vector<std::shared_ptr<Job>> jobs;
+  for (int i = 0; i < 4; ++i) jobs.push_back(ask(bench, tenant(1), 40 * i, 500));
+  bench.engine.steps.release(5);
+  Bench::wait([&] { return jobs[0]->told() && jobs[1]->told(); });
+  EXPECT_FALSE(jobs[2]->accepted());
+  const auto other = ask(bench, tenant(2), 200, 500);
+  bench.engine.steps.release(5);
+  Bench::wait_accepted(other);  // although nothing has ended
+  EXPECT_FALSE(jobs[0]->done() || jobs[1]->done() || jobs[2]->accepted());
+  for (const auto& job : jobs) job->gone = true;
+}
+
+TEST(Tenants, LeaveNoSlotWhereTheyNeedNot) {
+  EXPECT_EQ(Tenants::most_running(tenant(1), 4), 3u);
+  EXPECT_EQ(Tenants::most_running(tenant(1), 1), 1u);
+  EXPECT_EQ(Tenants::most_running(tenant(1, {.max_running = 4}), 4), 4u);  // as the operator says
+  EXPECT_EQ(Tenants::most_running(tenant(1, {.max_running = 2}), 4), 2u);
+  EXPECT_EQ(Tenants::most_running(Tenant(), 4), 4u);
+}
+
 TEST(Tenants, RunAndWaitWithinTheirLimits) {
   Bench bench(3, 20);
   const Tenant few = tenant(1, {.max_running = 1, .max_waiting = 2});
