@@ -168,27 +168,33 @@ Gauges Service::gauges() const {
   return gauges;
 }
 
-void Service::server_info(const HttpRequest&, HttpReply& res) const {
-  const KvMemory kv = scheduler_.gauges().kv;
-  send(res, {{"version", options_.version},
-             {"model_path", file_name(engine_.options().model)},
-             {"served_model_name", options_.model_name},
-             {"max_model_len", engine_.context()},
-             {"context_length", engine_.context()},
-             {"max_running_requests", options_.parallel},
-             {"max_queued_requests", options_.queue},
-             {"max_total_num_tokens", int64_t(engine_.context()) * options_.parallel},
-             {"kv_cache_dtype", engine_.kv_type()},
-             {"kv_shared_bytes", kv.shared},
-             {"kv_private_bytes", kv.own},
-             {"kv_saved_bytes", kv.saved},
-             {"backend", engine_.backend()},
-             {"is_generation", true}});
+// Bytes of cells tell how long texts are: a key that does not see all is not told them.
+void Service::server_info(const HttpRequest& req, HttpReply& res) const {
+  Json info{{"version", options_.version},
+            {"model_path", file_name(engine_.options().model)},
+            {"served_model_name", options_.model_name},
+            {"max_model_len", engine_.context()},
+            {"context_length", engine_.context()},
+            {"max_running_requests", options_.parallel},
+            {"max_queued_requests", options_.queue},
+            {"max_total_num_tokens", int64_t(engine_.context()) * options_.parallel},
+            {"kv_cache_dtype", engine_.kv_type()},
+            {"backend", engine_.backend()},
+            {"is_generation", true}};
+  if (tenant(req).sees_all) {
+    const KvMemory kv = scheduler_.gauges().kv;
+    info.update({{"kv_shared_bytes", kv.shared}, {"kv_private_bytes", kv.own}, {"kv_saved_bytes", kv.saved}});
+  }
+  send(res, info);
 }
 
-void Service::loads(const HttpRequest&, HttpReply& res) const {
+// As to tokens, a key that does not see all is told of its own requests only.
+void Service::loads(const HttpRequest& req, HttpReply& res) const {
   const Gauges now = gauges();
-  const int64_t held = int64_t(now.cache_share * double(now.cells) + 0.5);
+  const Tenant who = tenant(req);
+  int64_t held = 0;
+  for (const SlotState& state : scheduler_.slots())
+    if (state.running && (who.sees_all || state.tenant == who.id)) held += state.held;
   const Json load{{"dp_rank", 0},
                   {"num_running_reqs", now.running},
                   {"num_waiting_reqs", now.waiting},
@@ -196,7 +202,7 @@ void Service::loads(const HttpRequest&, HttpReply& res) const {
                   {"num_total_tokens", held},
                   {"max_total_num_tokens", now.cells},
                   {"max_running_requests", options_.parallel},
-                  {"token_usage", now.cache_share}};
+                  {"token_usage", double(held) / double(now.cells)}};
   send(res, {{"loads", Json::array({load})}});
 }
 

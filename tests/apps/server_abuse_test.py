@@ -159,13 +159,13 @@ class Keys(unittest.TestCase):
 
     def test_a_burst_of_one_key(self):
         path = os.path.join(FOLDER.name, "two.json")
-        self.write(path, [{"name": "a", "key": "ka"}, {"name": "b", "key": "kb"}])
+        self.write(path, [{"name": "a", "key": "ka"}, {"name": "b", "key": "kb"}, {"name": "ops", "key": "ko", "admin": True}])
         with Server("-q", "--api-key-file", path, "--parallel", "1", "--queue", "16", context=20000) as server:
             burst = [server.connect() for _ in range(40)]
             for connection in burst:
                 body = json.dumps({"prompt": "Hi", "max_tokens": 400, "ignore_eos": True})
                 connection.request("POST", "/v1/completions", body, self.as_key("ka"))
-            metric = lambda: server.request("GET", "/metrics", None, self.as_key("ka"))[2]
+            metric = lambda: server.request("GET", "/metrics", None, self.as_key("ko"))[2]
             server.wait_for("the burst", lambda: float(re.search(r"num_requests_waiting\{.*\} (\d+)", metric()).group(1)) >= 6)
             begun = time.monotonic()
             self.assertEqual(server.request("POST", "/v1/completions", {"prompt": "Ho", **SMALL}, self.as_key("kb"))[0], 200)
@@ -206,6 +206,29 @@ class Keys(unittest.TestCase):
             status, headers, answer = ask(wrong)
             self.assertEqual((status, answer["error"]["code"]), (429, "tokens_per_minute"))
             self.assertTrue(headers["Retry-After"])
+
+    def test_lengths_of_others_are_not_told(self):
+        path = os.path.join(FOLDER.name, "lengths.json")
+        keys = [{"name": "a", "key": "ka"}, {"name": "b", "key": "kb"}]
+        for admins in ([], [{"name": "ops", "key": "ko", "admin": True}]):
+            self.write(path, keys + admins)
+            with Server("-q", "--api-key-file", path, "--parallel", "2", context=200000) as server:
+                get = lambda key, page: server.request("GET", page, None, self.as_key(key))[2]
+                held = lambda key: get(key, "/v1/loads")["loads"][0]
+                data = json.dumps({"prompt": "Hi", **LONG, "stream": True}).encode()
+                stream = server.raw(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ka\r\nContent-Length: %d\r\n\r\n"
+                                    % len(data) + data)
+                server.wait_for("its own tokens", lambda: held("ka")["num_total_tokens"] > 0)
+                self.assertGreater(held("ka")["token_usage"], 0)
+                self.assertEqual([held("kb")[name] for name in ("num_running_reqs", "num_total_tokens", "token_usage")], [1, 0, 0])
+                for key in ("ka", "kb"):
+                    self.assertFalse([name for name in get(key, "/server_info") if name.startswith("kv_") and name.endswith("_bytes")])
+                    self.assertNotRegex(get(key, "/metrics"), r"vllm:|llamacpp:|kv_|ctx=")
+                if admins:
+                    self.assertGreater(held("ko")["num_total_tokens"], 0)
+                    self.assertIn("kv_private_bytes", get("ko", "/server_info"))
+                    self.assertIn("vllm:num_requests_running", get("ko", "/metrics"))
+                stream.close()
 
 
 class Fleet(unittest.TestCase):

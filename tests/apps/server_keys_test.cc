@@ -39,6 +39,19 @@ TEST(Keys, ScopesFollowTheKeyAndNothingElse) {
   EXPECT_EQ(others.find("Bearer beta", "")->id, beta);  // of another process, with other keys
   EXPECT_EQ(KeyRing().find("Bearer alpha", "")->id, 0u);
   EXPECT_TRUE(KeyRing(ring({"alpha"})).find("Bearer alpha", "")->alone);
+  EXPECT_TRUE(KeyRing(ring({"alpha", "alpha"})).find("Bearer alpha", "")->alone);  // of a flag and of a file
+  EXPECT_FALSE(keys.find("Bearer alpha", "")->alone);
+}
+
+// From what all do together, one of two keys could work out what the other does.
+TEST(Keys, OfSeveralOnlyAdminsSeeAll) {
+  EXPECT_TRUE(KeyRing().find("", "")->sees_all);
+  EXPECT_TRUE(KeyRing(ring({"alpha"})).find("Bearer alpha", "")->sees_all);
+  auto keys = ring({"alpha", "beta"});
+  EXPECT_FALSE(KeyRing(keys).find("Bearer alpha", "")->sees_all);
+  keys[0].admin = true;
+  EXPECT_TRUE(KeyRing(keys).find("Bearer alpha", "")->sees_all);
+  EXPECT_FALSE(KeyRing(keys).find("Bearer beta", "")->sees_all);
 }
 
 TEST(Keys, AreReplacedWhileTheyAreUsed) {
