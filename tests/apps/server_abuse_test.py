@@ -195,6 +195,26 @@ class Keys(unittest.TestCase):
             status, _, answer = server.request("POST", "/v1/completions", ask, self.as_key("ka"))
             self.assertEqual((status, len(answer["choices"])), (200, 36))
 
+    def test_grammars_of_one_key_do_not_hold_up_anothers(self):
+        with Server("-q", "--api-key", "ka", "--api-key", "kb") as server:
+            statuses = []
+
+            def ask():
+                body = {"prompt": "Hi", "n_predict": 2, "json_schema": long_names()}  # long to compile, not to follow
+                statuses.append(server.request("POST", "/completion", body, self.as_key("ka"))[0])
+
+            burst = [threading.Thread(target=ask) for _ in range(120)]
+            for thread in burst:
+                thread.start()
+            server.wait_for("the first", lambda: statuses)
+            schema = {"prompt": "Ho", "n_predict": 2, "json_schema": {"type": "boolean"}}
+            self.assertEqual(server.request("POST", "/completion", schema, self.as_key("kb"))[0], 200)
+            before = len(statuses)
+            for thread in burst:
+                thread.join()
+            self.assertLessEqual(set(statuses), {200, 429})
+            self.assertLess(before, 60)  # not behind the burst
+
     def test_what_is_refused_is_not_compiled_first(self):
         path = os.path.join(FOLDER.name, "poor.json")
         self.write(path, [{"name": "poor", "key": "ka", "tokens_per_minute": 20}, {"name": "b", "key": "kb"}])
