@@ -166,6 +166,8 @@ std::shared_ptr<const void> Service::compiled_grammar(const CompletionRequest& r
 }
 
 void Service::complete(const HttpRequest& req, HttpReply& res, CompletionRequest request) {
+  const Tenant who = tenant(req);
+  scheduler_.check(who, request.choices());
   AnswerFacts facts{
       options_.model_name, fmt::format("specextend-{}", options_.version), {}, {}, res.get_header_value(kRequestId)};
   std::vector<std::vector<Token>> prompts;
@@ -181,7 +183,6 @@ void Service::complete(const HttpRequest& req, HttpReply& res, CompletionRequest
   if (request.token_ids) facts.prompt_ids = prompts;
   const auto mailbox = std::make_shared<Mailbox>();
   const Jobs jobs = make_jobs(request, prompts, mailbox);
-  const Tenant who = tenant(req);
   const auto grammar = compiled_grammar(request);
   for (const auto& job : jobs) {
     job->scope = salted(scope(req), request.cache_salt);

@@ -49,23 +49,22 @@ bool is_end(const Wire::Error& error) {
   return error == asio::error::eof || error == asio::ssl::error::stream_truncated;
 }
 
-ApiError too_many() {
-  return {503, "unavailable_error", "too many requests are being read: try again later", "", "overloaded"};
-}
+ApiError no_room(const std::string& message) { return {503, "unavailable_error", message, "", "overloaded"}; }
 
 }  // namespace
 
 // A request on its way through a handler. Its body counts as room that is taken.
 struct Connection::Exchange {
-  explicit Exchange(std::atomic<size_t>& all) : bodies(all) {}
+  explicit Exchange(BodyRoom& all) : bodies(all) {}
   ~Exchange() { drop_body(); }
   void drop_body() {
-    bodies -= std::exchange(counted, 0);
+    if (counted > 0) bodies.remove(owner, std::exchange(counted, 0));
     std::string().swap(request.body);
   }
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
-  std::atomic<size_t>& bodies;
+  BodyRoom& bodies;
+  std::string owner{};  // of the body, and of the work on it
   size_t counted = 0;
   std::atomic<bool> gone{false};  // nobody waits for the reply
   HttpRequest request{};
@@ -192,6 +191,7 @@ void Connection::take_head() {
   const HttpSide::Admission admission = shared_.side.admit(head, request, reply_);
   if (admission.refused) return send_whole();
   lane_ = admission.lane;
+  exchange_->owner = admission.owner.empty() ? "the address " + address_ : admission.owner;
   exchange_->reply = std::exchange(reply_, {});
   if (!head.old && left_ > buffer_.size() && head.lists("expect", "100-continue")) write(kInterim);
   enter(Phase::kBody);
@@ -206,10 +206,11 @@ void Connection::take_body() {
   buffer_.erase(0, here);
   left_ -= here;
   exchange_->counted += here;
-  shared_.bodies += here;
-  if (shared_.bodies > shared_.bodies_bytes && exchange_->counted > kSmallBody)
-    return refuse(
-        {503, "unavailable_error", "the bodies of other requests take all the room there is", "", "overloaded"});
+  const BodyRoom::Room room = shared_.bodies.add(exchange_->owner, here);
+  if (room == BodyRoom::Room::kShareFull && exchange_->counted > kSmallBody)
+    return refuse(no_room(fmt::format("the bodies of {} take more than half of the room for all", exchange_->owner)));
+  if (room == BodyRoom::Room::kFull && exchange_->counted > kSmallBody)
+    return refuse(no_room("the bodies of other requests take all the room there is"));
   if (left_ > 0) return read_more();
   hand_over();
 }
@@ -221,20 +222,29 @@ void Connection::hand_over() {
     shared_.side.handle(exchange_->request, exchange_->reply);
     return answer(exchange_);
   }
-  if (!work_in(*lane_, exchange_)) refuse(too_many());
+  try {
+    work_in(*lane_, exchange_);
+  } catch (const ApiError& error) { refuse(error); }
 }
 
 // Any thread.
-bool Connection::work_in(Lane lane, const std::shared_ptr<Exchange>& exchange) {
-  return shared_.workers.add(lane, [self = shared_from_this(), exchange] {
+void Connection::work_in(Lane lane, const std::shared_ptr<Exchange>& exchange) {
+  const auto work = [self = shared_from_this(), exchange] {
     HttpReply& reply = exchange->reply;
     if (!exchange->gone) self->shared_.side.handle(exchange->request, reply);
-    if (std::exchange(reply.takes_long, false)) {
-      if (self->work_in(Lane::kLarge, exchange)) return;
-      self->shared_.side.explain(exchange->request, reply, too_many());
-    }
+    if (std::exchange(reply.takes_long, false)) try {
+        return self->work_in(Lane::kLarge, exchange);
+      } catch (const ApiError& error) { self->shared_.side.explain(exchange->request, reply, error); }
     asio::post(self->wire_->socket().get_executor(), [self, exchange] { self->answer(exchange); });
-  });
+  };
+  switch (shared_.workers.add(lane, exchange->owner, work)) {
+    case Workers::Added::kYes: return;
+    case Workers::Added::kFull: throw no_room("too many requests are being read: try again later");
+    case Workers::Added::kShareFull:
+      throw ApiError(429, "rate_limit_error",
+                     fmt::format("{} has too many requests that are being read: try again later", exchange->owner), "",
+                     kReadingQueueFull);
+  }
 }
 
 void Connection::answer(const std::shared_ptr<Exchange>& done) {
@@ -297,6 +307,7 @@ std::string Connection::framed(std::string_view piece) const {
 void Connection::refuse(const ApiError& error) {
   if (phase_ == Phase::kHead) reader_.head = {};  // it may be broken: nothing of it is looked at
   last_ = true;
+  exchange_->drop_body();
   shared_.side.explain(exchange_->request, reply_, error);
   if (error.status == 405) reply_.set_header("Allow", "GET, HEAD, POST, OPTIONS");
   send_whole();

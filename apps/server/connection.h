@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "server/body_room.h"
 #include "server/connections.h"
 #include "server/error.h"
 #include "server/http.h"
@@ -25,12 +26,16 @@ struct Deadlines {
   std::chrono::milliseconds write{30000};    // for a client that reads nothing
 };
 
+// The code of an error: an owner has as many requests waiting to be read as it may.
+inline constexpr const char* kReadingQueueFull = "reading_queue_full";
+
 // What connections ask for each request.
 class HttpSide {
  public:
   struct Admission {
     bool refused = false;        // the reply says why; the body is not read
     std::optional<Lane> lane{};  // of the workers; none: on the strand
+    std::string owner{};         // whose request it is, as an error calls it; empty: nobody's but the address's
   };
   virtual ~HttpSide() = default;
   // Before the body is read: whether and where the request is handled. The request has no body yet.
@@ -49,9 +54,8 @@ struct ConnectionSurroundings {
   HttpSide& side;
   Connections& all;
   Workers& workers;
+  BodyRoom& bodies;
   Deadlines deadlines{};
-  size_t bodies_bytes = 0;        // that bodies may take at a time, all together
-  std::atomic<size_t> bodies{0};  // that they take
 };
 
 class Connection final : public std::enable_shared_from_this<Connection> {
@@ -76,7 +80,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void take_head();
   void take_body();
   void hand_over();
-  bool work_in(Lane lane, const std::shared_ptr<Exchange>& exchange);  // false: too many wait
+  void work_in(Lane lane, const std::shared_ptr<Exchange>& exchange);  // throws an ApiError where too many wait
   void answer(const std::shared_ptr<Exchange>& done);
   void poll();  // the reply that comes later
   void refuse(const ApiError& error);

@@ -26,6 +26,14 @@ inline ApiError bad_request(const std::string& message, const std::string& param
   return {400, "invalid_request_error", message, param, code};
 }
 
+inline ApiError shutting_down() {
+  return {503, "unavailable_error", "the server is shutting down", "", "shutting_down"};
+}
+inline ApiError timed_out() {
+  return {503, "timeout_error", "the request took longer than this server allows", "", "timeout"};
+}
+inline ApiError broken_down(const std::string& why) { return {500, "server_error", why, "", "internal_error"}; }
+
 // The prompt, of so many tokens or an unknown number of them (0), leaves no room in the context.
 inline ApiError too_long(const std::string& message, const std::string& param, int prompt_tokens, int context) {
   ApiError error(400, "exceed_context_size_error", message, param, "context_length_exceeded");

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <specextend/error.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -119,17 +120,15 @@ std::optional<Tenant> KeyRing::find(const std::string& authorization, const std:
   if (ring->empty()) return Tenant();
   const std::string given = given_key(authorization, x_api_key);
   const ApiKey* found = nullptr;
-  bool admins = false;
-  for (const ApiKey& key : *ring) {  // all of them, whichever it is
+  for (const ApiKey& key : *ring)  // all of them, whichever it is
     if (equal_in_constant_time(given, key.key)) found = &key;
-    admins = admins || key.admin;
-  }
   if (!found) return std::nullopt;
+  const bool alone = std::ranges::all_of(*ring, [&](const ApiKey& key) { return key.key == found->key; });
   return Tenant{.id = id_of(found->key),
                 .name = found->name,
                 .limits = found->limits,
-                .sees_all = found->admin || !admins,
-                .alone = ring->size() == 1};
+                .sees_all = found->admin || alone,
+                .alone = alone};
 }
 
 std::vector<ApiKey> parse_keys(const std::string& content) {

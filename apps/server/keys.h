@@ -19,7 +19,7 @@ struct KeyLimits {
 struct ApiKey {
   std::string name, key;
   KeyLimits limits{};
-  bool admin = false;  // may see the counters of all keys
+  bool admin = false;  // sees what concerns all keys
 };
 
 // Who asks.
@@ -27,8 +27,10 @@ struct Tenant {
   uint64_t id = 0;     // made of the key, the same in every process; 0: the server has no keys
   std::string name{};  // of the key; empty: the server has no keys
   KeyLimits limits{};
-  bool sees_all = true;  // the counters of all keys
-  bool alone = true;     // there is no other key
+  // What all requests together have and do: counters, cells, memory. Of several keys only admins see it: a key could
+  // work out from it how long another's texts are.
+  bool sees_all = true;
+  bool alone = true;  // there is no other key
 };
 
 // Takes the same time wherever two texts differ.

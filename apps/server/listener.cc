@@ -27,7 +27,6 @@ using namespace std::chrono_literals;
 
 constexpr int kThreads = 2;          // of input and output
 constexpr int kWorkers = 2;          // of each lane
-constexpr size_t kWaiting = 1024;    // requests in a lane
 constexpr size_t kOtherFiles = 64;   // that the process has open beside its connections
 constexpr auto kHeadDeadline = 10s;  // for the head of a request
 constexpr auto kPause = 50ms;        // before another connection is looked for, where there is no room
@@ -50,12 +49,13 @@ class AsioListener final : public Listener {
       : options_(options),
         make_wire_(make_wires(options.cert_file, options.key_file)),
         all_(within_limits(options.connections)),
-        shared_{side, all_, workers_},
+        bodies_(options.bodies_bytes),
+        workers_(kWorkers, options.waiting),
+        shared_{side, all_, workers_, bodies_},
         acceptor_(asio::make_strand(io_)),
         pause_(acceptor_.get_executor()) {
     shared_.deadlines.request = shared_.deadlines.write = options.request;
     shared_.deadlines.head = std::min<std::chrono::seconds>(options.request, kHeadDeadline);
-    shared_.bodies_bytes = options.bodies_bytes;
   }
   ~AsioListener() override { stop(); }
 
@@ -171,7 +171,8 @@ class AsioListener final : public Listener {
   const ListenerOptions options_;
   const WireMaker make_wire_;
   Connections all_;
-  Workers workers_{kWorkers, kWaiting};
+  BodyRoom bodies_;
+  Workers workers_;
   ConnectionSurroundings shared_;
   std::mutex mutex_;
   std::condition_variable changed_;

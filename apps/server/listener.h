@@ -16,7 +16,8 @@ struct ListenerOptions {
   std::string cert_file{}, key_file{};      // TLS; empty: without
   ConnectionBounds connections{};           // at a time; fewer where the process may not open so many files
   std::chrono::seconds request{30};         // most time a client may take to send a request
-  size_t bodies_bytes = size_t(256) << 20;  // that bodies may take in memory, all together
+  size_t bodies_bytes = size_t(256) << 20;  // that bodies may take in memory, all together; of one owner half of it
+  size_t waiting = 2048;                    // requests in a lane of the workers; of one owner half as many
 };
 
 class Listener {

@@ -4,9 +4,6 @@
 #include <specextend/costs.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
-#include <map>
 #include <utility>
 
 #include "server/kv_events.h"
@@ -17,12 +14,6 @@ namespace {
 constexpr size_t kWorthSaving = 64;  // tokens that are not thrown away if they can be kept
 constexpr std::chrono::milliseconds kIdleAfter{300}, kIdlePause{5000};  // without work, before passes are measured
 constexpr size_t kWorthWaiting = 32;  // tokens of a prompt that another one is about to have
-
-ApiError ending() { return {503, "unavailable_error", "the server is shutting down", "", "shutting_down"}; }
-ApiError timed_out() {
-  return {503, "timeout_error", "the request took longer than this server allows", "", "timeout"};
-}
-ApiError broken(const std::string& why) { return {500, "server_error", why, "", "internal_error"}; }
 
 double seconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -62,106 +53,6 @@ void Scheduler::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Scheduler::purge() {
-  const auto now = Clock::now();
-  std::erase_if(queue_, [&](const std::shared_ptr<Job>& job) {
-    const bool late = now >= job->deadline;
-    if (job->gone) metrics_.count_cancelled();
-    else if (late) metrics_.count_timeout();
-    if (job->gone || late) job->fail(timed_out());  // who has gone does not read it
-    return job->gone || late;
-  });
-}
-
-void Scheduler::submit(std::span<const std::shared_ptr<Job>> jobs) {
-  const std::lock_guard lock(mutex_);
-  if (failed_) throw broken("the model broke down: the server must be started again");
-  if (ending_) throw ending();
-  purge();
-  if (queue_.size() + jobs.size() > options_.queue + (slots_.size() - active_))
-    throw ApiError(429, "rate_limit_error",
-                   fmt::format("{} requests are waiting already: try again later", queue_.size()), "", "queue_full");
-  if (jobs.empty()) return;
-  const Tenant& tenant = jobs.front()->tenant;
-  const auto own = [&](const auto& job) { return job->tenant.id == tenant.id; };
-  const Tenants::Demand demand{.jobs = jobs.size(),
-                               .waiting = size_t(std::ranges::count_if(queue_, own)),
-                               .free = options_.queue + (slots_.size() - active_) - queue_.size()};
-  try {
-    tenants_.check(tenant, demand, Clock::now());
-  } catch (const ApiError&) {
-    metrics_.count_rejected(tenant.name);
-    throw;
-  }
-  if (demand.waiting == 0 &&
-      std::ranges::none_of(states_, [&](const SlotState& s) { return s.running && s.tenant == tenant.id; })) {
-    double least = std::numeric_limits<double>::infinity();
-    for (const auto& job : queue_) least = std::min(least, tenants_.used(job->tenant.id));
-    for (const SlotState& state : states_)
-      if (state.running) least = std::min(least, tenants_.used(state.tenant));
-    tenants_.arrive(tenant, std::isinf(least) ? 0 : least);
-  }
-  queue_.insert(queue_.end(), jobs.begin(), jobs.end());
-  changed_.notify_all();
-}
-
-std::shared_ptr<Job> Scheduler::next() {
-  const bool room = std::ranges::any_of(slots_, &Slot::free);
-  std::map<uint64_t, size_t> running;  // by key
-  for (const Slot& slot : slots_)
-    if (slot.job) ++running[slot.job->tenant.id];
-  auto best = queue_.end();
-  size_t best_running = 0;
-  for (auto it = queue_.begin(); it != queue_.end(); ++it) {
-    const Job& job = **it;
-    if (!(job.slot < 0 ? room : slots_[size_t(job.slot)].free())) continue;
-    const size_t here = running[job.tenant.id], most = size_t(job.tenant.limits.max_running);
-    if (most > 0 && here >= most) continue;
-    if (best != queue_.end() && !tenants_.before({job.tenant, here}, {(*best)->tenant, best_running})) continue;
-    best = it, best_running = here;
-  }
-  if (best == queue_.end()) return nullptr;
-  std::shared_ptr<Job> job = std::move(*best);
-  queue_.erase(best);
-  tenants_.charge(job->tenant, int64_t(job->prompt.size()), Clock::now());
-  return job;
-}
-
-void Scheduler::on_slot(const SlotUse& use, SlotAction action) {
-  std::future<void> done;
-  {
-    const std::lock_guard lock(mutex_);
-    if (ending_ || failed_) throw ending();
-    actions_.push_back({use, std::move(action), {}});
-    done = actions_.back().done.get_future();
-    changed_.notify_all();
-  }
-  done.get();
-}
-
-Gauges Scheduler::gauges() const {
-  const std::lock_guard lock(mutex_);
-  Gauges gauges;
-  gauges.running = active_;
-  gauges.waiting = queue_.size();
-  int64_t held = 0;
-  for (const SlotState& state : states_) held += state.running ? state.held : 0;
-  gauges.cache_share = double(held) / double(states_.size()) / engine_.context();
-  gauges.saved_states = saved_states_, gauges.saved_bytes = saved_bytes_;
-  gauges.disk_bytes = disk_bytes_, gauges.kv = kv_memory_;
-  return gauges;
-}
-
-std::vector<SlotState> Scheduler::slots() const {
-  const std::lock_guard lock(mutex_);
-  return states_;
-}
-
-int Scheduler::retry_after() const {
-  const std::lock_guard lock(mutex_);
-  return int(std::clamp(std::ceil(mean_seconds_ * double(queue_.size() + 1) / double(states_.size())), 1.0, 600.0));
-}
-
 void Scheduler::work() {
   while (wait()) {
     act();
@@ -170,7 +61,7 @@ void Scheduler::work() {
     publish();
     step();
   }
-  end_all(ending());
+  end_all(shutting_down());
 }
 
 // While there is nothing to do the engine measures what its passes take, one at a time.
@@ -355,7 +246,7 @@ void Scheduler::join(Slot& slot) {
     slot.job->accept();
     return;
   } catch (const Error& e) { slot.job->fail(bad_request(e.what())); } catch (const std::exception& e) {
-    slot.job->fail(broken(e.what()));
+    slot.job->fail(broken_down(e.what()));
   }
   slot.job = nullptr;
 }
@@ -419,13 +310,13 @@ void Scheduler::finish(Job& job, Finished finished) {
   if (finished.no_memory) return job.fail({503, "unavailable_error", finished.error, "", "out_of_memory"});
   if (!finished.error.empty()) {
     const bool grammars = finished.error.starts_with("grammar:");
-    return job.fail(finished.models_fault ? broken(finished.error)
+    return job.fail(finished.models_fault ? broken_down(finished.error)
                                           : bad_request(finished.error, grammars ? job.grammar_field : ""));
   }
   if (result.reason == FinishReason::kCancelled) {
     if (job.gone) metrics_.count_cancelled();
     else if (!ending_) metrics_.count_timeout();
-    return job.fail(ending_ ? ending() : timed_out());  // who has gone does not read it
+    return job.fail(ending_ ? shutting_down() : timed_out());  // who has gone does not read it
   }
   metrics_.add(result,
                {seconds(job.arrived, job.started), seconds(job.arrived, job.first_token), seconds(job.arrived, now)},
@@ -448,16 +339,16 @@ void Scheduler::renew(const std::string& why) {
     slot.scope = 0;
   }
   publish();
-  for (const auto& job : ended) job->fail(broken(why));
+  for (const auto& job : ended) job->fail(broken_down(why));
   for (Slot& slot : slots_)
     if (auto action = std::exchange(slot.action, std::nullopt))
-      action->done.set_exception(std::make_exception_ptr(broken(why)));
+      action->done.set_exception(std::make_exception_ptr(broken_down(why)));
   try {
     for (Slot& slot : slots_) slot.session = engine_.start();
     batch_ = engine_.batch();
   } catch (const std::exception& e) {
     failed_ = true;
-    end_all(broken(e.what()));
+    end_all(broken_down(e.what()));
     const std::lock_guard lock(mutex_);
     ending_ = true;
   }

@@ -65,6 +65,9 @@ class Scheduler {
   // All or none, and all of one key; throws an ApiError when the queue is full, for all or for the key (429), or the
   // server is ending (503).
   void submit(std::span<const std::shared_ptr<Job>> jobs);
+  // Throws what submit() would for so many jobs of the key, before anything is done for them: what is refused anyway
+  // must not keep the others waiting.
+  void check(const Tenant& tenant, size_t jobs);
   // Runs an action on the session of a slot, alternating with the steps; throws what it throws, 409 while the slot is
   // taken, and 403 if its text is of another scope.
   void on_slot(const SlotUse& use, SlotAction action);
@@ -101,6 +104,7 @@ class Scheduler {
   bool wait();                  // for something to do; false: the server ends
   std::shared_ptr<Job> next();  // off the queue; null: none can start; needs the lock
   void purge();                 // drops jobs of the queue that nobody waits for any more; needs the lock
+  size_t check_room(const Tenant& tenant, size_t jobs);  // returns how many of the key wait already; needs the lock
   void act();
   void move();  // one piece of a state
   void moved(Slot& slot);

@@ -92,8 +92,10 @@ class HttpServer final : public Server, private HttpSide {
       return {.refused = true};
     }
     if (!route || !head.has_body()) return {};
-    if (route->slow || head.length > kHugeBody) return {.lane = Lane::kSlow};
-    return {.lane = head.length > kLargeBody ? Lane::kLarge : Lane::kQuick};
+    const bool slow = route->slow || head.length > kHugeBody;
+    const Lane lane = slow ? Lane::kSlow : head.length > kLargeBody ? Lane::kLarge : Lane::kQuick;
+    const auto who = tenant(req);
+    return {.lane = lane, .owner = who && !who->name.empty() ? fmt::format("the key '{}'", who->name) : ""};
   }
 
   // Before the body is read: who may not ask, and what is not taken.
@@ -158,6 +160,8 @@ class HttpServer final : public Server, private HttpSide {
   void explain(const HttpRequest& req, HttpReply& res, const ApiError& error) override {
     name_request(req, res);
     const Service* there = service_;
+    if (error.code == kReadingQueueFull)  // the scheduler counts what it refuses itself
+      if (const auto who = tenant(req); who && !who->name.empty()) metrics_.count_rejected(who->name);
     const int guess = error.status == 429 && there ? own_->scheduler().retry_after() : 1;
     send_error(res, error, req.path, error.retry_after > 0 ? error.retry_after : guess);
   }
@@ -240,13 +244,13 @@ class HttpServer final : public Server, private HttpSide {
     post("/apply-template", &Service::apply_template);
     post("/v1/chat/completions/input_tokens", &Service::count_chat_tokens);
     post("/v1/completions", [this](const auto& req, auto& res) {
-      service().complete(req, res, parse_completion(req.body, service().limits()));
+      service().complete(req, res, parse_completion(req.body, service().limits(req)));
     });
     post("/v1/chat/completions", [this](const auto& req, auto& res) {
-      service().complete(req, res, parse_chat(req.body, service().limits()));
+      service().complete(req, res, parse_chat(req.body, service().limits(req)));
     });
     post("/completion", [this](const auto& req, auto& res) {
-      service().complete(req, res, parse_native(req.body, service().limits()));
+      service().complete(req, res, parse_native(req.body, service().limits(req)));
     });
     add_protocols();
     get("/openapi.json", &Service::openapi);
@@ -254,7 +258,7 @@ class HttpServer final : public Server, private HttpSide {
 
   void add_protocols() {
     post("/v1/messages", [this](const auto& req, auto& res) {
-      service().complete(req, res, parse_messages(req.body, service().limits()));
+      service().complete(req, res, parse_messages(req.body, service().limits(req)));
     });
     post("/v1/messages/count_tokens", &Service::count_tokens);
     post("/v1/responses", &Service::responses);

@@ -40,6 +40,14 @@ size_t longest_token(const Tokenizer& tokenizer, int count) {
   return most;
 }
 
+// Of requests with at most so many choices: more would never be taken.
+Limits within(Limits limits, size_t jobs) {
+  limits.jobs = std::min(limits.jobs, jobs);
+  limits.choices = std::min(limits.choices, int(limits.jobs));
+  limits.prompts = std::min(limits.prompts, limits.jobs);
+  return limits;
+}
+
 double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
@@ -62,9 +70,6 @@ Service::Service(Engine& engine, const ServerOptions& options, Metrics& metrics)
   limits_.max_tokens = options.max_tokens;
   limits_.presets = {preset_name(engine.options().spec)};
   for (const SpecOptions& more : engine.options().more_specs) limits_.presets.push_back(preset_name(more));
-  limits_.jobs = std::min(limits_.jobs, size_t(options.parallel + options.queue));  // more would never be taken
-  limits_.choices = std::min(limits_.choices, int(limits_.jobs));
-  limits_.prompts = std::min(limits_.prompts, limits_.jobs);
   limits_.tool_style =
       tool_style(engine_.tokenizer().chat_template(), [this](const std::string& messages, const std::string& tools) {
         return engine_.tokenizer().apply_template_json(messages, true, tools);
@@ -78,6 +83,9 @@ Service::Service(Engine& engine, const ServerOptions& options, Metrics& metrics)
   limits_.tokenize = [this](const std::string& text) { return engine_.tokenizer().tokenize(text, false, true); };
   for (Token token = 0; token < engine.vocab(); ++token)
     if (engine_.tokenizer().is_end(token)) limits_.ends.push_back(token);
+  const size_t places = size_t(options.parallel + options.queue);
+  share_limits_ = within(limits_, std::max<size_t>(1, places / 2));
+  limits_ = within(limits_, places);
   bound_ = {size_t(engine.context()) * longest_token(engine_.tokenizer(), engine.vocab()), engine.context()};
 }
 
@@ -160,27 +168,33 @@ Gauges Service::gauges() const {
   return gauges;
 }
 
-void Service::server_info(const HttpRequest&, HttpReply& res) const {
-  const KvMemory kv = scheduler_.gauges().kv;
-  send(res, {{"version", options_.version},
-             {"model_path", file_name(engine_.options().model)},
-             {"served_model_name", options_.model_name},
-             {"max_model_len", engine_.context()},
-             {"context_length", engine_.context()},
-             {"max_running_requests", options_.parallel},
-             {"max_queued_requests", options_.queue},
-             {"max_total_num_tokens", int64_t(engine_.context()) * options_.parallel},
-             {"kv_cache_dtype", engine_.kv_type()},
-             {"kv_shared_bytes", kv.shared},
-             {"kv_private_bytes", kv.own},
-             {"kv_saved_bytes", kv.saved},
-             {"backend", engine_.backend()},
-             {"is_generation", true}});
+// Bytes of cells tell how long texts are: a key that does not see all is not told them.
+void Service::server_info(const HttpRequest& req, HttpReply& res) const {
+  Json info{{"version", options_.version},
+            {"model_path", file_name(engine_.options().model)},
+            {"served_model_name", options_.model_name},
+            {"max_model_len", engine_.context()},
+            {"context_length", engine_.context()},
+            {"max_running_requests", options_.parallel},
+            {"max_queued_requests", options_.queue},
+            {"max_total_num_tokens", int64_t(engine_.context()) * options_.parallel},
+            {"kv_cache_dtype", engine_.kv_type()},
+            {"backend", engine_.backend()},
+            {"is_generation", true}};
+  if (tenant(req).sees_all) {
+    const KvMemory kv = scheduler_.gauges().kv;
+    info.update({{"kv_shared_bytes", kv.shared}, {"kv_private_bytes", kv.own}, {"kv_saved_bytes", kv.saved}});
+  }
+  send(res, info);
 }
 
-void Service::loads(const HttpRequest&, HttpReply& res) const {
+// As to tokens, a key that does not see all is told of its own requests only.
+void Service::loads(const HttpRequest& req, HttpReply& res) const {
   const Gauges now = gauges();
-  const int64_t held = int64_t(now.cache_share * double(now.cells) + 0.5);
+  const Tenant who = tenant(req);
+  int64_t held = 0;
+  for (const SlotState& state : scheduler_.slots())
+    if (state.running && (who.sees_all || state.tenant == who.id)) held += state.held;
   const Json load{{"dp_rank", 0},
                   {"num_running_reqs", now.running},
                   {"num_waiting_reqs", now.waiting},
@@ -188,7 +202,7 @@ void Service::loads(const HttpRequest&, HttpReply& res) const {
                   {"num_total_tokens", held},
                   {"max_total_num_tokens", now.cells},
                   {"max_running_requests", options_.parallel},
-                  {"token_usage", now.cache_share}};
+                  {"token_usage", double(held) / double(now.cells)}};
   send(res, {{"loads", Json::array({load})}});
 }
 
@@ -304,8 +318,8 @@ void Service::apply_template(const HttpRequest& req, HttpReply& res) {
   send(res, {{"prompt", chat_prompt(engine_.tokenizer(), request)}});
 }
 
-void Service::openapi(const HttpRequest&, HttpReply& res) const {
-  res.set_content(openapi_json(limits_, options_.version), "application/json");
+void Service::openapi(const HttpRequest& req, HttpReply& res) const {
+  res.set_content(openapi_json(limits(req), options_.version), "application/json");
 }
 
 }  // namespace sx::server

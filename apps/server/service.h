@@ -53,7 +53,7 @@ class Service {
   void no_embeddings(const HttpRequest& req, HttpReply& res);
   void openapi(const HttpRequest& req, HttpReply& res) const;
   Gauges gauges() const;
-  const Limits& limits() const { return limits_; }
+  const Limits& limits(const HttpRequest& req) const { return tenant(req).alone ? limits_ : share_limits_; }
 
  private:
   Json model() const;
@@ -68,7 +68,7 @@ class Service {
 
   Engine& engine_;
   const ServerOptions options_;
-  Limits limits_;
+  Limits limits_, share_limits_;  // of a request; where there are several keys
   // Holds texts that take much memory to tokenise, so that there is one at a time. The tokenizer itself is shared by
   // all threads.
   std::unique_lock<std::mutex> turn_of(size_t bytes);

@@ -34,7 +34,7 @@ void Service::count_chat_tokens(const HttpRequest& req, HttpReply& res) {
 }
 
 void Service::responses(const HttpRequest& req, HttpReply& res) {
-  complete(req, res, parse_responses(req.body, limits_, responses_, tenant(req).id));
+  complete(req, res, parse_responses(req.body, limits(req), responses_, tenant(req).id));
 }
 
 void Service::kept_response(const HttpRequest& req, HttpReply& res) const {
@@ -62,13 +62,13 @@ void Service::cancel_response(const HttpRequest& req, HttpReply&) const {
 void Service::ollama_chat(const HttpRequest& req, HttpReply& res) {
   if (const std::string loaded = ollama_load_answer(req.body, options_.model_name, true); !loaded.empty())
     return res.set_content(loaded, "application/json");
-  complete(req, res, parse_ollama_chat(req.body, limits_));
+  complete(req, res, parse_ollama_chat(req.body, limits(req)));
 }
 
 void Service::ollama_generate(const HttpRequest& req, HttpReply& res) {
   if (const std::string loaded = ollama_load_answer(req.body, options_.model_name, false); !loaded.empty())
     return res.set_content(loaded, "application/json");
-  complete(req, res, parse_ollama_generate(req.body, limits_));
+  complete(req, res, parse_ollama_generate(req.body, limits(req)));
 }
 
 Json Service::ollama_model() const {

@@ -36,9 +36,10 @@ void Tenants::check(const Tenant& tenant, const Demand& demand, TimePoint now) {
     throw too_many(fmt::format("the key '{}' may have {} requests waiting, and has {}", tenant.name, limits.max_waiting,
                                demand.waiting),
                    "key_queue_full");
-  if (!tenant.alone && demand.waiting > 0 && demand.waiting + demand.jobs > demand.free)
-    throw too_many(fmt::format("the key '{}' has {} requests waiting already: the other places are for other keys",
-                               tenant.name, demand.waiting),
+  const bool only_one = demand.waiting == 0 && demand.jobs == 1;
+  if (!tenant.alone && !only_one && demand.waiting + 2 * demand.jobs > demand.free)
+    throw too_many(fmt::format("the key '{}' has {} requests waiting and sends {}: the other places are for other keys",
+                               tenant.name, demand.waiting, demand.jobs),
                    "key_queue_full");
   if (limits.tokens_per_minute <= 0) return;
   const double left = refilled(tenant, now).left;
@@ -46,6 +47,11 @@ void Tenants::check(const Tenant& tenant, const Demand& demand, TimePoint now) {
   const double wait = (1 - left) * 60 / double(limits.tokens_per_minute);
   throw too_many(fmt::format("the key '{}' has used its {} tokens per minute", tenant.name, limits.tokens_per_minute),
                  "tokens_per_minute", int(std::clamp(std::ceil(wait), 1.0, 3600.0)));
+}
+
+size_t Tenants::most_running(const Tenant& tenant, size_t slots) {
+  if (tenant.limits.max_running > 0) return size_t(tenant.limits.max_running);
+  return tenant.alone || slots == 1 ? slots : slots - 1;
 }
 
 void Tenants::arrive(const Tenant& tenant, double least_used) {

@@ -20,8 +20,13 @@ class Tenants {
     size_t free = 0;     // places, for all keys
   };
   // Throws an ApiError (429) that names the limit: one of the key's own, or that of its share of the queue. Where there
-  // are other keys, one may hold as many places as it leaves free, so that there is always room for another.
+  // are other keys, one may hold as many places as it leaves free, so that there is always room for another, but at
+  // least one.
   void check(const Tenant& tenant, const Demand& demand, TimePoint now);
+
+  // How many requests of a key may run at a time in so many slots. Where there are other keys, one without a limit of
+  // its own leaves a slot to them: they would wait for the whole of an answer else.
+  static size_t most_running(const Tenant& tenant, size_t slots);
 
   // A key that did not wait or run has saved nothing up: it goes on with what the least served of the others has had.
   void arrive(const Tenant& tenant, double least_used);

@@ -26,19 +26,28 @@ bool Turns::go_on(std::chrono::microseconds time) {
   if (thread_.joinable()) {
     changed_.notify_all();
   } else {
-    thread_ = std::thread([this] {
-      std::exception_ptr failure;
-      try {
-        work_(*this);
-      } catch (...) { failure = std::current_exception(); }
-      const std::lock_guard end(mutex_);
-      failure_ = failure;
-      ended_ = true, working_ = false;
-      changed_.notify_all();
-    });
+    try {
+      thread_ = std::thread([this] { run(); });
+    } catch (const std::exception&) {  // there is none left: the owner does all of it now
+      until_ = SteadyClock::time_point::max();
+      lock.unlock();
+      run();
+      return true;
+    }
   }
   changed_.wait(lock, [&] { return !working_; });
   return ended_;
+}
+
+void Turns::run() {
+  std::exception_ptr failure;
+  try {
+    work_(*this);
+  } catch (...) { failure = std::current_exception(); }
+  const std::lock_guard end(mutex_);
+  failure_ = failure;
+  ended_ = true, working_ = false;
+  changed_.notify_all();
 }
 
 void Turns::pause() {

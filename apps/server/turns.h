@@ -24,7 +24,8 @@ class Turns {
   Turns(const Turns&) = delete;
   Turns& operator=(const Turns&) = delete;
 
-  // For the owner: the work goes on until it has ended (true) or pauses after at least this time.
+  // For the owner: the work goes on until it has ended (true) or pauses after at least this time. Where no thread can
+  // be made, it runs to its end on the owner's.
   bool go_on(std::chrono::microseconds time);
   std::exception_ptr failure() const { return failure_; }  // what ended the work, if anything was thrown
 
@@ -32,6 +33,8 @@ class Turns {
   void pause();
 
  private:
+  void run();
+
   const std::function<void(Turns&)> work_;
   std::mutex mutex_;
   std::condition_variable changed_;

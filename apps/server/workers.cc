@@ -17,13 +17,18 @@ Workers::Workers(int threads_per_lane, size_t most_waiting) : most_(most_waiting
 
 Workers::~Workers() { stop(); }
 
-bool Workers::add(Lane lane, std::function<void()> task) {
+Workers::Added Workers::add(Lane lane, const std::string& owner, std::function<void()> task) {
   const std::lock_guard lock(mutex_);
-  auto& tasks = lanes_[size_t(lane)];
-  if (ending_ || tasks.size() >= most_) return false;
-  tasks.push_back(std::move(task));
+  Waiting& waiting = lanes_[size_t(lane)];
+  if (ending_ || waiting.count >= most_) return Added::kFull;
+  const auto found = waiting.tasks.find(owner);
+  const size_t own = found == waiting.tasks.end() ? 0 : found->second.size();
+  if (own > 0 && own + 2 > most_ - waiting.count) return Added::kShareFull;
+  waiting.tasks[owner].push_back(std::move(task));
+  if (own == 0) waiting.turns.push_back(owner);
+  ++waiting.count;
   changed_.notify_all();
-  return true;
+  return Added::kYes;
 }
 
 void Workers::stop() {
@@ -36,13 +41,28 @@ void Workers::stop() {
     if (thread.joinable()) thread.join();
 }
 
-void Workers::work(std::deque<std::function<void()>>& tasks) {
+// The next task of the owner whose turn it is.
+std::function<void()> Workers::take(Waiting& waiting) {
+  const std::string owner = std::move(waiting.turns.front());
+  waiting.turns.pop_front();
+  const auto found = waiting.tasks.find(owner);
+  std::function<void()> task = std::move(found->second.front());
+  found->second.pop_front();
+  if (found->second.empty()) waiting.tasks.erase(found);
+  else waiting.turns.push_back(owner);
+  --waiting.count;
+  return task;
+}
+
+void Workers::work(Waiting& waiting) {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return ending_ || !tasks.empty(); });
-    if (ending_) return tasks.clear();
-    std::function<void()> task = std::move(tasks.front());
-    tasks.pop_front();
+    changed_.wait(lock, [&] { return ending_ || waiting.count > 0; });
+    if (ending_) {
+      waiting = {};
+      return;
+    }
+    std::function<void()> task = take(waiting);
     lock.unlock();
     task();
     task = nullptr;  // what it holds goes without the lock

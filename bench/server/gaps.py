@@ -164,7 +164,7 @@ def measure(abuse, server, other, seconds):
         time.sleep(seconds / 2)
     with Watched(server) as watched:
         statuses = repeat(abuse, other, seconds)
-    other.wait_until_idle()
+    server.wait_until_idle()
     before, gaps = sorted(quiet.gaps), sorted(watched.gaps)
     median = before[len(before) // 2]
     figures = {"quiet_p50": median, "quiet_p95": before[len(before) * 95 // 100], "p50": gaps[len(gaps) // 2],

@@ -122,7 +122,10 @@ class Server(Remote):
     """`specextend serve` on a free port, ended with the `with`."""
 
     def __init__(self, program, *flags, key=None, environment=None):
-        command = [program, "serve", "--port", "0", *flags, *(["--api-key", key] if key else [])]
+        self.keys = tempfile.NamedTemporaryFile("w", suffix=".json")
+        json.dump([{"name": "own", "key": key, "admin": True}], self.keys)  # so that gauges are those of all keys
+        self.keys.flush()
+        command = [program, "serve", "--port", "0", *flags, *(["--api-key-file", self.keys.name] if key else [])]
         self.log = tempfile.TemporaryFile("w+")  # not a pipe: nobody would read it
         self.process = subprocess.Popen(command, stderr=self.log, env={**os.environ, **(environment or {})})
         super().__init__(self._wait_for_address(), self.process.pid, key)

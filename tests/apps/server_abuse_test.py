@@ -159,13 +159,13 @@ class Keys(unittest.TestCase):
 
     def test_a_burst_of_one_key(self):
         path = os.path.join(FOLDER.name, "two.json")
-        self.write(path, [{"name": "a", "key": "ka"}, {"name": "b", "key": "kb"}])
+        self.write(path, [{"name": "a", "key": "ka"}, {"name": "b", "key": "kb"}, {"name": "ops", "key": "ko", "admin": True}])
         with Server("-q", "--api-key-file", path, "--parallel", "1", "--queue", "16", context=20000) as server:
             burst = [server.connect() for _ in range(40)]
             for connection in burst:
                 body = json.dumps({"prompt": "Hi", "max_tokens": 400, "ignore_eos": True})
                 connection.request("POST", "/v1/completions", body, self.as_key("ka"))
-            metric = lambda: server.request("GET", "/metrics", None, self.as_key("ka"))[2]
+            metric = lambda: server.request("GET", "/metrics", None, self.as_key("ko"))[2]
             server.wait_for("the burst", lambda: float(re.search(r"num_requests_waiting\{.*\} (\d+)", metric()).group(1)) >= 6)
             begun = time.monotonic()
             self.assertEqual(server.request("POST", "/v1/completions", {"prompt": "Ho", **SMALL}, self.as_key("kb"))[0], 200)
@@ -181,6 +181,74 @@ class Keys(unittest.TestCase):
                 connection.close()
             self.assertEqual(set(statuses), {200, 429})
             self.assertLess(waited, (time.monotonic() - begun) / 2)  # not behind the burst
+
+    def test_one_request_of_many_choices(self):
+        ask = {"prompt": ["Hi"] * 12, "n": 3, **SMALL}
+        with Server("-q", "--api-key", "ka", "--api-key", "kb") as server:
+            as_a = lambda body: server.request("POST", "/v1/completions", body, self.as_key("ka"))
+            status, _, answer = as_a(ask)
+            self.assertEqual((status, answer["error"]["param"]), (400, "n"))
+            self.assertIn("18", answer["error"]["message"])
+            status, _, answer = as_a({**ask, "prompt": ["Hi"] * 6})
+            self.assertEqual((status, len(answer["choices"])), (200, 18))
+        with Server("-q", "--api-key", "ka") as server:
+            status, _, answer = server.request("POST", "/v1/completions", ask, self.as_key("ka"))
+            self.assertEqual((status, len(answer["choices"])), (200, 36))
+
+    def test_grammars_of_one_key_do_not_hold_up_anothers(self):
+        with Server("-q", "--api-key", "ka", "--api-key", "kb") as server:
+            statuses = []
+
+            def ask():
+                body = {"prompt": "Hi", "n_predict": 2, "json_schema": long_names()}  # long to compile, not to follow
+                statuses.append(server.request("POST", "/completion", body, self.as_key("ka"))[0])
+
+            burst = [threading.Thread(target=ask) for _ in range(120)]
+            for thread in burst:
+                thread.start()
+            server.wait_for("the first", lambda: statuses)
+            schema = {"prompt": "Ho", "n_predict": 2, "json_schema": {"type": "boolean"}}
+            self.assertEqual(server.request("POST", "/completion", schema, self.as_key("kb"))[0], 200)
+            before = len(statuses)
+            for thread in burst:
+                thread.join()
+            self.assertLessEqual(set(statuses), {200, 429})
+            self.assertLess(before, 60)  # not behind the burst
+
+    def test_what_is_refused_is_not_compiled_first(self):
+        path = os.path.join(FOLDER.name, "poor.json")
+        self.write(path, [{"name": "poor", "key": "ka", "tokens_per_minute": 20}, {"name": "b", "key": "kb"}])
+        with Server("-q", "--api-key-file", path) as server:
+            wrong = {"prompt": "word " * 30, **SMALL, "grammar": "root ::= nothing"}
+            ask = lambda body: server.request("POST", "/v1/completions", body, self.as_key("ka"))
+            self.assertEqual(ask(wrong)[0], 400)
+            self.assertEqual(ask({"prompt": "word " * 30, **SMALL})[0], 200)
+            status, headers, answer = ask(wrong)
+            self.assertEqual((status, answer["error"]["code"]), (429, "tokens_per_minute"))
+            self.assertTrue(headers["Retry-After"])
+
+    def test_lengths_of_others_are_not_told(self):
+        path = os.path.join(FOLDER.name, "lengths.json")
+        keys = [{"name": "a", "key": "ka"}, {"name": "b", "key": "kb"}]
+        for admins in ([], [{"name": "ops", "key": "ko", "admin": True}]):
+            self.write(path, keys + admins)
+            with Server("-q", "--api-key-file", path, "--parallel", "2", context=200000) as server:
+                get = lambda key, page: server.request("GET", page, None, self.as_key(key))[2]
+                held = lambda key: get(key, "/v1/loads")["loads"][0]
+                data = json.dumps({"prompt": "Hi", **LONG, "stream": True}).encode()
+                stream = server.raw(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ka\r\nContent-Length: %d\r\n\r\n"
+                                    % len(data) + data)
+                server.wait_for("its own tokens", lambda: held("ka")["num_total_tokens"] > 0)
+                self.assertGreater(held("ka")["token_usage"], 0)
+                self.assertEqual([held("kb")[name] for name in ("num_running_reqs", "num_total_tokens", "token_usage")], [1, 0, 0])
+                for key in ("ka", "kb"):
+                    self.assertFalse([name for name in get(key, "/server_info") if name.startswith("kv_") and name.endswith("_bytes")])
+                    self.assertNotRegex(get(key, "/metrics"), r"vllm:|llamacpp:|kv_|ctx=")
+                if admins:
+                    self.assertGreater(held("ko")["num_total_tokens"], 0)
+                    self.assertIn("kv_private_bytes", get("ko", "/server_info"))
+                    self.assertIn("vllm:num_requests_running", get("ko", "/metrics"))
+                stream.close()
 
 
 class Fleet(unittest.TestCase):

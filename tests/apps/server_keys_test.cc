@@ -39,6 +39,19 @@ TEST(Keys, ScopesFollowTheKeyAndNothingElse) {
   EXPECT_EQ(others.find("Bearer beta", "")->id, beta);  // of another process, with other keys
   EXPECT_EQ(KeyRing().find("Bearer alpha", "")->id, 0u);
   EXPECT_TRUE(KeyRing(ring({"alpha"})).find("Bearer alpha", "")->alone);
+  EXPECT_TRUE(KeyRing(ring({"alpha", "alpha"})).find("Bearer alpha", "")->alone);  // of a flag and of a file
+  EXPECT_FALSE(keys.find("Bearer alpha", "")->alone);
+}
+
+// From what all do together, one of two keys could work out what the other does.
+TEST(Keys, OfSeveralOnlyAdminsSeeAll) {
+  EXPECT_TRUE(KeyRing().find("", "")->sees_all);
+  EXPECT_TRUE(KeyRing(ring({"alpha"})).find("Bearer alpha", "")->sees_all);
+  auto keys = ring({"alpha", "beta"});
+  EXPECT_FALSE(KeyRing(keys).find("Bearer alpha", "")->sees_all);
+  keys[0].admin = true;
+  EXPECT_TRUE(KeyRing(keys).find("Bearer alpha", "")->sees_all);
+  EXPECT_FALSE(KeyRing(keys).find("Bearer beta", "")->sees_all);
 }
 
 TEST(Keys, AreReplacedWhileTheyAreUsed) {
@@ -148,6 +161,70 @@ TEST(Tenants, PlacesAreLeftForOthers) {
   EXPECT_EQ(refused(bench, tenant(3)), "none");
   EXPECT_EQ(bench.metrics.text_of_key("m", "t2").find("t1"), std::string::npos);
   EXPECT_THAT(bench.metrics.text_of_key("m", "t1"), HasSubstr("api_key=\"t1\"} 2"));
+}
+
+// As many jobs of one request.
+std::string refused_together(Bench& bench, const Tenant& who, int count) {
+  std::vector<std::shared_ptr<Job>> jobs;
+  for (int i = 0; i < count; ++i) {
+    jobs.push_back(bench.job(tokens(i, 20), 50));
+    jobs.back()->scope = who.id, jobs.back()->tenant = who;
+  }
+  try {
+    bench.scheduler.submit(jobs);
+  } catch (const ApiError& error) { return error.code; }
+  return "none";
+}
+
+TEST(Tenants, OneRequestLeavesPlacesForOthers) {
+  Bench bench(4, 32);
+  EXPECT_EQ(refused_together(bench, tenant(1), 36), "key_queue_full");
+  EXPECT_EQ(refused_together(bench, tenant(1), 19), "key_queue_full");
+  EXPECT_EQ(refused_together(bench, tenant(1), 18), "none");
+  EXPECT_EQ(refused(bench, tenant(2)), "none");
+  Bench narrow(1, 1);
+  Bench::wait_accepted(ask(narrow, tenant(1), 0, 50));
+  EXPECT_EQ(refused(narrow, tenant(2)), "none");  // the only place is anybody's
+  EXPECT_EQ(refused_together(narrow, tenant(3), 1), "queue_full");
+}
+
+// What is refused anyway is refused before its grammar is compiled.
+TEST(Tenants, AreCheckedBeforeAnythingIsDone) {
+  Bench bench(1, 20);
+  const Tenant few = tenant(1, {.max_waiting = 2});
+  EXPECT_NO_THROW(bench.scheduler.check(few, 2));
+  EXPECT_THROW(bench.scheduler.check(few, 3), ApiError);
+  EXPECT_NO_THROW(bench.scheduler.check(few, 2));  // which has put nothing into the queue
+  Bench::wait_accepted(ask(bench, few, 0, 50));
+  ask(bench, few, 40, 50), ask(bench, few, 80, 50);
+  EXPECT_THROW(bench.scheduler.check(few, 1), ApiError);
+  EXPECT_THAT(bench.metrics.text_of_key("m", "t1"), HasSubstr("specextend_key_rejected_total{model_name=\"m\","
+                                                              "api_key=\"t1\"} 2"));
+  bench.engine.steps.release(1000);
+  bench.scheduler.stop();
+  EXPECT_THROW(bench.scheduler.check(tenant(2), 1), ApiError);
+}
+
+TEST(Tenants, LeaveASlotToOthers) {
+  Bench bench(3, 20);
+  std::vector<std::shared_ptr<Job>> jobs;
+  for (int i = 0; i < 4; ++i) jobs.push_back(ask(bench, tenant(1), 40 * i, 500));
+  bench.engine.steps.release(5);
+  Bench::wait([&] { return jobs[0]->told() && jobs[1]->told(); });
+  EXPECT_FALSE(jobs[2]->accepted());
+  const auto other = ask(bench, tenant(2), 200, 500);
+  bench.engine.steps.release(5);
+  Bench::wait_accepted(other);  // although nothing has ended
+  EXPECT_FALSE(jobs[0]->done() || jobs[1]->done() || jobs[2]->accepted());
+  for (const auto& job : jobs) job->gone = true;
+}
+
+TEST(Tenants, LeaveNoSlotWhereTheyNeedNot) {
+  EXPECT_EQ(Tenants::most_running(tenant(1), 4), 3u);
+  EXPECT_EQ(Tenants::most_running(tenant(1), 1), 1u);
+  EXPECT_EQ(Tenants::most_running(tenant(1, {.max_running = 4}), 4), 4u);  // as the operator says
+  EXPECT_EQ(Tenants::most_running(tenant(1, {.max_running = 2}), 4), 2u);
+  EXPECT_EQ(Tenants::most_running(Tenant(), 4), 4u);
 }
 
 TEST(Tenants, RunAndWaitWithinTheirLimits) {

@@ -60,15 +60,16 @@ class Silence final : public LaterReply {
   void leave() override {}
 };
 
-// "/count" streams, "/silence" waits for ever, "/long" wants a thread that gives way, all others give the body back, or
-// the path.
+// "/count" streams, "/silence" waits for ever, "/long" wants a thread that gives way, "/gate" waits until the gate is
+// open, all others give the body back, or the path. Requests are those of X-Owner.
 class Side final : public HttpSide {
  public:
   Admission admit(const RequestHead& head, const HttpRequest& request, HttpReply&) override {
     if (!head.has_body()) return {};
-    return {.lane = request.path == "/slow" ? Lane::kSlow : Lane::kQuick};
+    return {.lane = request.path == "/slow" ? Lane::kSlow : Lane::kQuick, .owner = request.get_header_value("X-Owner")};
   }
   void handle(HttpRequest& request, HttpReply& reply) override {
+    if (request.path == "/gate") ++at_gate, gate_.wait(false);
     if (request.path == "/count") reply.later = std::make_shared<Counter>(left);
     else if (request.path == "/silence") ++silent, reply.later = std::make_shared<Silence>();
     else if (request.path == "/long" && !gives_way()) ++sent_on, reply.takes_long = true;
@@ -83,15 +84,17 @@ class Side final : public HttpSide {
     ++statuses_[status];
   }
   void log(const HttpRequest&, const HttpReply&, std::chrono::milliseconds) override {}
+  void open_gate() { gate_ = true, gate_.notify_all(); }
   int counted(int status) {
     const std::lock_guard lock(mutex_);
     return statuses_[status];
   }
-  std::atomic<int> left{0}, silent{0}, sent_on{0};
+  std::atomic<int> left{0}, silent{0}, sent_on{0}, at_gate{0};
 
  private:
   std::mutex mutex_;
   std::map<int, int> statuses_;
+  std::atomic<bool> gate_{false};
 };
 
 struct Listening {
@@ -102,6 +105,7 @@ struct Listening {
     thread = std::thread([this] { listener->listen(); });
   }
   ~Listening() {
+    side.open_gate();
     listener->stop();
     thread.join();
   }
@@ -234,6 +238,96 @@ TEST(Listener, BodiesTogetherHaveABound) {
   const Client small(server.port);
   small.send(post("/echo", "small", kClose));
   EXPECT_TRUE(small.read().ends_with("small"));
+}
+
+// Half-sent bodies of one key take no other's room.
+TEST(Listener, BodiesOfOneOwnerLeaveRoomForOthers) {
+  ListenerOptions options;
+  options.bodies_bytes = size_t(1) << 20;
+  Listening server(options);
+  const std::string piece(size_t(200) << 10, 'x');
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 12; ++i) {
+    clients.push_back(std::make_unique<Client>(server.port));
+    clients.back()->send("POST /echo HTTP/1.1\r\nHost: x\r\nX-Owner: a\r\nContent-Length: 900000\r\n\r\n" + piece);
+  }
+  EXPECT_TRUE(soon([&] { return server.side.counted(503) > 0; }));
+  for (const std::string owner : {"X-Owner: b\r\n", ""}) {  // or its address
+    const Client other(server.port);
+    other.send(post("/echo", piece, owner + kClose));
+    EXPECT_TRUE(other.read().ends_with("\r\n\r\n" + piece)) << owner;
+  }
+  const Client more(server.port);
+  more.send("POST /echo HTTP/1.1\r\nHost: x\r\nX-Owner: a\r\nContent-Length: 900000\r\n\r\n" + piece + piece + piece);
+  EXPECT_NE(more.read("for all").find("the bodies of a take more than half"), std::string::npos);
+}
+
+TEST(BodyRoom, NoOwnerFillsIt) {
+  BodyRoom bodies(100);
+  using Room = BodyRoom::Room;
+  EXPECT_EQ(bodies.add("a", 50), Room::kYes);
+  EXPECT_EQ(bodies.add("a", 500), Room::kShareFull);  // as many small ones would be
+  EXPECT_EQ(bodies.add("b", 50), Room::kYes);
+  EXPECT_EQ(bodies.add("c", 1), Room::kFull);
+  bodies.remove("a", 500), bodies.remove("a", 1);
+  EXPECT_EQ(bodies.add("c", 0), Room::kYes);
+  bodies.remove("a", 49), bodies.remove("b", 50), bodies.remove("c", 1);
+  EXPECT_EQ(bodies.add("a", 50), Room::kYes);
+  EXPECT_EQ(bodies.add("c", 50), Room::kYes);
+}
+
+// In a lane of one thread that is held up meanwhile.
+TEST(Workers, OwnersTakePartInTurn) {
+  using Added = Workers::Added;
+  Workers workers(1, 8);
+  std::atomic<bool> open{false}, held{false};
+  std::atomic<int> done{0};
+  ASSERT_EQ(workers.add(Lane::kLarge, "a", [&] { held = true, held.notify_all(), open.wait(false); }), Added::kYes);
+  held.wait(false);
+  std::string order;
+  const auto add = [&](const std::string& owner) {
+    return workers.add(Lane::kLarge, owner, [&, owner] { order += owner, ++done; });
+  };
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(add("a"), Added::kYes) << i;
+  EXPECT_EQ(add("a"), Added::kShareFull);
+  EXPECT_EQ(add("b"), Added::kYes);
+  EXPECT_EQ(add("b"), Added::kYes);
+  EXPECT_EQ(add("b"), Added::kShareFull);
+  EXPECT_EQ(add("c"), Added::kYes);
+  EXPECT_EQ(add("d"), Added::kYes);
+  EXPECT_EQ(add("e"), Added::kFull);
+  EXPECT_EQ(workers.add(Lane::kQuick, "a", [&] { ++done; }), Added::kYes);  // another lane
+  EXPECT_TRUE(soon([&] { return done == 1; }));
+  open = true, open.notify_all();
+  EXPECT_TRUE(soon([&] { return done == 9; }));
+  workers.stop();
+  EXPECT_EQ(order, "abcdabaa");
+}
+
+TEST(Listener, OneOwnersRequestsLeavePlacesForAnothers) {
+  ListenerOptions options;
+  options.waiting = 64;
+  Listening server(options);
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 50; ++i) {
+    clients.push_back(std::make_unique<Client>(server.port));
+    clients.back()->send(post("/gate", "work", "X-Owner: a\r\n" + kClose));
+    if (i < 2) {
+      ASSERT_TRUE(soon([&] { return server.side.at_gate == i + 1; }));
+    }
+  }
+  EXPECT_TRUE(soon([&] { return server.side.counted(429) == 16; }));  // of 64 places a gets 32, and two are at work
+  const Client other(server.port);
+  other.send(post("/gate", "other", "X-Owner: b\r\n" + kClose));
+  server.side.open_gate();
+  EXPECT_TRUE(other.read().ends_with("\r\n\r\nother"));
+  int worked = 0, refused = 0;
+  for (const auto& client : clients) {
+    const std::string text = client->read();
+    worked += text.ends_with("\r\n\r\nwork"), refused += text.find("a has too many requests") != text.npos;
+  }
+  EXPECT_EQ(worked, 34);
+  EXPECT_EQ(refused, 16);
 }
 
 TEST(Listener, AnAddressGivesUpItsOwn) {

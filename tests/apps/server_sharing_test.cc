@@ -2,10 +2,12 @@
 // counted.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <specextend/no_memory.h>
 
 #include <algorithm>
 #include <sstream>
+#include <system_error>
 
 #include "scheduler_bench.h"
 
@@ -223,6 +225,51 @@ TEST(StateCache, AStateOutlivesFullMemory) {
       EXPECT_EQ(cache.size(), 3u);
     }
   }
+}
+
+// While it lives, no thread can be made: its stack would be larger than any memory.
+struct NoThreads {
+  NoThreads() {
+    pthread_attr_t huge;
+    pthread_attr_init(&huge);
+    pthread_getattr_default_np(&usual);
+    pthread_attr_setstacksize(&huge, size_t(1) << 56);
+    pthread_setattr_default_np(&huge);
+    pthread_attr_destroy(&huge);
+  }
+  ~NoThreads() {
+    pthread_setattr_default_np(&usual);
+    pthread_attr_destroy(&usual);
+  }
+  pthread_attr_t usual{};
+};
+
+TEST(Turns, RunOnTheirOwnersThreadWhereNoneCanBeMade) {
+  const NoThreads none;
+  ASSERT_THROW(std::thread([] {}), std::system_error);
+  std::thread::id ran{};
+  Turns whole([&](Turns& turns) {
+    for (int i = 0; i < 3; ++i) turns.pause();
+    ran = std::this_thread::get_id();
+  });
+  EXPECT_TRUE(whole.go_on(std::chrono::microseconds(0)));
+  EXPECT_EQ(ran, std::this_thread::get_id());
+  EXPECT_TRUE(whole.go_on(std::chrono::microseconds(0)));  // it has ended, and runs no second time
+  EXPECT_EQ(whole.failure(), nullptr);
+  Turns fails([](Turns&) { throw Error("no"); });
+  EXPECT_TRUE(fails.go_on(std::chrono::microseconds(0)));
+  EXPECT_THROW(std::rethrow_exception(fails.failure()), Error);
+}
+
+TEST(Scheduler, StatesMoveWithoutThreadsToMoveThem) {
+  Bench bench(1);
+  const std::string text = bench.result(bench.submit(tokens(0, 200), 5)).text;
+  const NoThreads none;
+  EXPECT_EQ(bench.result(bench.submit(tokens(30, 200), 5)).timings.cached_tokens, 0);
+  EXPECT_EQ(bench.scheduler.gauges().saved_states, 1u);
+  const GenerateResult again = bench.result(bench.submit(tokens(0, 200), 5));
+  EXPECT_EQ(again.timings.cached_tokens, 199);
+  EXPECT_EQ(again.text, text);
 }
 
 TEST(Scheduler, StoppingEndsWhatMoves) {

@@ -63,13 +63,11 @@ class Manifest(unittest.TestCase):
 
 
 class Board(bed.Bed):
-    flags = ("--spec", "suffix", "--parallel", "2", "--api-key", "one", "--api-key", "two")
+    flags = ("--spec", "suffix", "--parallel", "2", "--api-key", "two")
 
     @classmethod
     def start(cls):
-        server = bed.tiny_server(*cls.flags)
-        server.headers["Authorization"] = "Bearer one"
-        return server
+        return bed.tiny_server(*cls.flags, key="one")
 
     def samples(self):
         """Names of samples with the names of their labels."""
