@@ -245,9 +245,11 @@ class Protocols(WithServer):
     def test_salt(self):
         ask = {"prompt": "A salt of its own keeps a prefix apart.", "max_tokens": 1}
         cached = [self.server.complete(**ask, **salt)["usage"]["prompt_tokens_details"]["cached_tokens"]
-                  for salt in ({"cache_salt": "a"}, {"cache_salt": "b"}, {"cache_salt": "b"})]
+                  for salt in ({"cache_salt": "a"}, {"cache_salt": "b"}, {"cache_salt": "b"},
+                               {"cache_salt": "b", "prompt_cache_key": "mine"})]
         self.assertEqual((cached[0], cached[1]), (0, 0))
         self.assertGreater(cached[2], 10)
+        self.assertEqual(cached[3], cached[2])  # a name for it keeps no prefix apart
 
 
 class Settings(unittest.TestCase):

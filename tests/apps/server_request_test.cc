@@ -354,6 +354,10 @@ TEST(ServerRequest, FurtherFields) {
   EXPECT_TRUE(plain.n == 1 && plain.logprobs == -1 && !plain.options.token_logits && plain.cache_prompt && !plain.echo);
   EXPECT_TRUE(plain.options.preset.empty() && plain.options.grammar.empty() && plain.options.draft_nodes == -1);
   EXPECT_FALSE(plain.spec_details || plain.return_progress || plain.options.show_special);
+  const CompletionRequest keyed = completion(R"("prompt_cache_key": "doc-1", "cache_salt": "s")");
+  EXPECT_TRUE(keyed.prompts.at(0).at(0).text == "Hi" && keyed.cache_salt == "s" && plain.cache_salt.empty());
+  EXPECT_EQ(completion(R"("prompt_cache_key": "doc-1")").cache_salt, "");
+  EXPECT_EQ(refused(R"("prompt_cache_key": 7)"), "prompt_cache_key");
   EXPECT_EQ(completion(R"("logprobs": 0)").logprobs, 0);
   EXPECT_EQ(completion(R"("logprobs": false)").logprobs, -1);
   const CompletionRequest echo = completion(R"("echo": true)"),

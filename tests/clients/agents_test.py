@@ -1,6 +1,7 @@
 """Conversations of agents: the packages of Anthropic, OpenAI (Responses), Ollama, LangChain and instructor against one server,
 each with a second turn, tools, streams and errors."""
 import json
+import typing
 import unittest
 
 import anthropic
@@ -254,15 +255,33 @@ class Weather(pydantic.BaseModel):
     celsius: bool
 
 
+class Week(Weather):  # long enough that it cannot come in one piece
+    hours: list[typing.Literal["sun", "rain", "snow"]] = pydantic.Field(min_length=168, max_length=168)
+
+
 class Instructor(bed.Bed):
+    @classmethod
+    def start(cls):
+        return bed.tiny_server(*cls.flags, context=16000)
+
     def test_modes(self):
         raw = openai.OpenAI(base_url=self.server.url + "/v1", api_key="none", max_retries=0)
         for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA, instructor.Mode.RESPONSES_TOOLS):
-            client = instructor.from_openai(raw, mode=mode)
-            fields = {} if mode == instructor.Mode.RESPONSES_TOOLS else {"seed": 7}
-            said = client.chat.completions.create(model="tiny", response_model=Weather, max_retries=0, messages=[{"role": "user", "content": "Weather?"}],
-                                                  **fields)
-            self.assertIn(said.city, bed.CITIES)
+            with self.subTest(mode):
+                client = instructor.from_openai(raw, mode=mode)
+                fields = {"model": "tiny", "response_model": Week, "max_retries": 0, "temperature": 0}
+                turns = [{"role": "user", "content": "Weather?"}]
+                said = client.chat.completions.create(messages=turns, **fields)
+                self.assertIn(said.city, bed.CITIES)
+                self.assertEqual(len(said.hours), 168)
+                pieces = list(client.chat.completions.create_partial(messages=turns, **fields))
+                lengths = [len(piece.hours or []) for piece in pieces]
+                self.assertGreater(len(pieces), 1)
+                self.assertEqual(lengths, sorted(lengths))
+                self.assertEqual((pieces[-1].city in bed.CITIES, lengths[-1]), (True, 168))
+                turns.append({"role": "assistant", "content": said.model_dump_json()})
+                turns.append({"role": "user", "content": "And tomorrow?"})
+                self.assertIn(client.chat.completions.create(messages=turns, **fields).city, bed.CITIES)
 
     def test_anthropic(self):
         client = instructor.from_anthropic(anthropic.Anthropic(base_url=self.server.url, api_key="none", max_retries=0))

@@ -1,5 +1,5 @@
-"""packaging/: the Kubernetes manifest fits the schemas of Kubernetes and asks the server what it can answer; the Grafana board
-names metrics and labels that a running server has."""
+"""packaging/: the Kubernetes manifest fits the schemas of Kubernetes and asks the server what it can answer; the
+Grafana board's expressions are PromQL, and name metrics and labels that a running server has."""
 import json
 import re
 import time
@@ -7,6 +7,7 @@ import unittest
 
 import bed
 import kubernetes_validate
+import promql_parser
 import yaml
 
 MANIFEST = bed.ROOT / "packaging" / "kubernetes" / "specextend.yaml"
@@ -77,26 +78,52 @@ class Board(bed.Bed):
                 found.setdefault(match[1], set()).update(re.findall(r'(\w+)="', match[2]))
         return found
 
+    @staticmethod
+    def parsed(expression):
+        """The syntax tree, with Grafana's variables as Grafana writes them."""
+        for name, text in {"$model": ".*", "$__rate_interval": "1m"}.items():
+            expression = expression.replace(name, text)
+        return promql_parser.parse(expression)
+
+    @staticmethod
+    def named(tree):
+        """The metrics of an expression, and the labels that it selects or groups by."""
+        metrics, labels = set(), set()
+
+        def visit(node):
+            if isinstance(node, promql_parser.VectorSelector):
+                metrics.add(node.name)
+                labels.update(matcher.name for matcher in node.matchers.matchers)
+            elif isinstance(node, promql_parser.AggregateExpr) and node.modifier:
+                labels.update(node.modifier.labels)
+
+        promql_parser.walk(tree, visit)
+        return metrics, labels
+
     def test_every_metric_and_label_is_there(self):
         self.server.post("/v1/completions", {"prompt": "aaaa aaaa aaaa", "max_tokens": 20})
         time.sleep(0.1)
         board, samples = json.loads(BOARD.read_text()), self.samples()
         expressions = [t["expr"] for panel in board["panels"] for t in panel["targets"]]
         self.assertGreater(len(expressions), 15)
-        named = set()
         for expression in expressions:
-            metrics = re.findall(r"\b((?:vllm:|specextend_)\w+)\{", expression)
+            metrics, labels = self.named(self.parsed(expression))
             self.assertTrue(metrics, expression)
             for metric in metrics:
                 self.assertIn(metric, samples, expression)
-                for label in re.findall(r"by \((\w+)\)", expression) + re.findall(r'(\w+)=~', expression):
-                    if label != "instance":  # Prometheus adds it
-                        self.assertIn(label, samples[metric], expression)
-            named.update(metrics)
+                self.assertLessEqual(labels - {"instance"}, samples[metric], expression)  # Prometheus adds that one
         for variable in board["templating"]["list"]:
             if variable["type"] == "query":
                 metric, label = re.fullmatch(r"label_values\((\S+), (\w+)\)", variable["query"]["query"]).groups()
                 self.assertIn(label, samples[metric])
+
+    def test_the_parser_sees_what_prometheus_would_reject(self):
+        for broken in ("sum(x", "rate(x)", 'x{a=~"("}', "rate(x[$interval])", "histogram_quantile(rate(x[1m]))",
+                       "sums(x)", "sum by (a (x)"):
+            with self.assertRaises(ValueError, msg=broken):
+                self.parsed(broken)
+        tree = self.parsed('sum by (a, b) (rate(x:y{c=~"$model"}[$__rate_interval])) / z')
+        self.assertEqual(self.named(tree), ({"x:y", "z"}, {"a", "b", "c"}))
 
     def test_panels_do_not_overlap(self):
         cells = set()
