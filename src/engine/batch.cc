@@ -76,24 +76,26 @@ void BatchImpl::choose_decoding() {
 }
 
 // Short prompts go first, which makes the wait of all together shortest. Rows of others' prompts count half for a
-// prompt that waits (aging), so that a long one is not passed by for ever.
+// prompt that waits (aging), so that a long one is not passed by for ever; its own do not, or the second half of every
+// long prompt would go before a short one.
 void BatchImpl::choose_prompts() {
   prompting_.clear();
   pieces_.clear();
-  for (const Entry& entry : all_)
+  for (Entry& entry : all_)
     if (!entry.generation->waiting().empty()) prompting_.push_back(&entry);
   const auto rank = [&](const Entry* e) {
-    return 2 * int64_t(e->generation->waiting().size()) - (prompt_rows_ - e->arrival);
+    return 2 * int64_t(e->generation->waiting().size()) - (prompt_rows_ - e->not_others);
   };
   std::stable_sort(prompting_.begin(), prompting_.end(),
                    [&](const Entry* a, const Entry* b) { return rank(a) < rank(b); });
   int rows = decoding_.empty() ? engine_.options().chunk : engine_.shared_prompt_rows();
-  for (const Entry* entry : prompting_) {
+  for (Entry* entry : prompting_) {
     const int n = std::min(rows, int(entry->generation->waiting().size()));
     if (n == 0) break;
     pieces_.push_back({entry->generation.get(), n});
     rows -= n;
     prompt_rows_ += n;
+    entry->not_others += n;
   }
 }
 

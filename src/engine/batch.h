@@ -23,7 +23,7 @@ class BatchImpl : public Batch {
   struct Entry {
     Session* session;
     std::unique_ptr<Generation> generation;
-    int64_t arrival;  // prompt_rows_ when the request came
+    int64_t not_others;  // prompt_rows_ when the request came, and its own rows since
   };
   void choose_decoding();
   void choose_prompts();
@@ -33,7 +33,7 @@ class BatchImpl : public Batch {
   EngineImpl& engine_;
   std::vector<Entry> all_;             // in order of arrival
   std::vector<Generation*> decoding_;  // of the round
-  std::vector<const Entry*> prompting_;
+  std::vector<Entry*> prompting_;
   std::vector<PromptPiece> pieces_;
   std::vector<Finished> finished_;
   Background* masks_ = nullptr;  // where masks are made that take long; null: no request has had a grammar

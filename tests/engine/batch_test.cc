@@ -228,6 +228,24 @@ TEST_F(BatchTest, OthersDecodeWhileAPromptIsRead) {
   EXPECT_GE(said - before, int(long_prompt.size()) / 32 - 1);   // a token with every piece of the prompt
 }
 
+// The rows that a prompt has behind it are no reason to go first.
+TEST_F(BatchTest, AShortPromptGoesBeforeTheEndOfALongOne) {
+  auto engine = open("off");
+  auto a = engine->start(), b = engine->start();
+  GenerateOptions brief;
+  brief.max_tokens = 1, brief.ignore_end = true;
+  const auto long_prompt = text(300, 2), short_prompt = text(20, 3);
+  auto batch = engine->batch();
+  batch->add({a.get(), long_prompt, &brief});
+  for (int piece = 0; piece < 8; ++piece) batch->step();
+  ASSERT_TRUE(batch->take_finished().empty());
+  batch->add({b.get(), short_prompt, &brief});
+  batch->step();
+  const auto finished = batch->take_finished();
+  ASSERT_EQ(finished.size(), 1u);
+  EXPECT_EQ(finished[0].session, b.get());
+}
+
 TEST_F(BatchTest, ALongPromptIsNotPassedByForEver) {
   auto engine = open("off", 2);
   auto a = engine->start(), b = engine->start();
