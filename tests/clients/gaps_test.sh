@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The gaps of one key's stream beside what another key does to the server, with the default model; skipped without it.
-# First that the check can see: long gaps, late first texts and unexpected statuses must be found. gaps_test.sh PYTHON PROGRAM
+# First that the check can see: long gaps, late first texts and unexpected statuses must be found. gaps_test.sh PYTHON PROGRAM LIMIT
 set -euo pipefail
-python="$1" program="$2"
+python="$1" program="$2" limit="$3"
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 
 "$python" - "$root/bench/server" <<'EOF_PYTHON'
@@ -31,4 +31,4 @@ if [[ -n "${WITHOUT_MODEL:-}" || -z "$("$python" "$root/tools/fetch_model.py" --
   echo "skipped: the default model is not on this machine, or would take too long"
   exit 77
 fi
-"$python" "$root/bench/server/gaps.py" --program "$program" --seconds 4 --limit 3
+"$python" "$root/bench/server/gaps.py" --program "$program" --seconds 4 --limit "$limit"
