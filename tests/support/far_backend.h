@@ -29,7 +29,7 @@ class FarBackend : public ForwardingBackend {
   DeviceTraits traits() const override {
     return {.separate_prefill = true,
             .prefill_chunk = 2048,
-            .mixed_chunk = 512,
+            .mixed_chunk = right_->traits().mixed_chunk,  // so that rounds are those of the backend behind it
             .records_steps = true,
             .batch_choose = true,
             .mean_scores = true};
