@@ -66,6 +66,16 @@ def fetch(to, project, archive, sha256, wanted):
     return None
 
 
+def why_not(tests):
+    """Why fetched tests cannot run here, or None."""
+    if not tests.is_dir():
+        return f"{tests} is not there; `./test quiet` fetches it"
+    check = [sys.executable, str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "fetch_model.py"), "--check"]
+    if "WITHOUT_MODEL" in os.environ or subprocess.run(check, stdout=subprocess.DEVNULL).returncode:
+        return "skipped: without the default model"
+    return None
+
+
 def read_list(file):
     """Pairs of a pattern and its kind; the reasons are for readers."""
     out = []

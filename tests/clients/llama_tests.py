@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 
-from listed import CACHE, RECORD, check_compare, compare, fetch, read_list, read_outcomes
+from listed import CACHE, RECORD, check_compare, compare, fetch, read_list, read_outcomes, why_not
 
 ARCHIVE = "llama_cpp_python-0.3.36.tar.gz"
 SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
@@ -173,12 +173,8 @@ def main():
         program = sys.argv[2]
         os.execv(program, [program, "serve", "-q", *translated(sys.argv[3:])])
     program, arguments = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:]
-    if not TESTS.is_dir():
-        print(f"{TESTS} is not there; tests/clients/llama_tests.py --fetch makes it")
-        return 77
-    check = [sys.executable, str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "fetch_model.py"), "--check"]
-    if "WITHOUT_MODEL" in os.environ or subprocess.run(check, stdout=subprocess.DEVNULL).returncode:
-        print("skipped: without the default model")
+    if reason := why_not(TESTS):
+        print(reason)
         return 77
     check_compare()
     with tempfile.TemporaryDirectory(prefix="specextend-llama-tests-") as name:

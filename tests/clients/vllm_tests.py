@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 
-from listed import CACHE, RECORD, check_compare, compare, fetch, matches, read_list, read_outcomes
+from listed import CACHE, RECORD, check_compare, compare, fetch, matches, read_list, read_outcomes, why_not
 
 ARCHIVE = "vllm-0.33.0.tar.gz"
 SHA256 = "f4c33c2503d52bb411146afa9618a4f48bed68912f617e6803ac8d76e4c74112"
@@ -266,12 +266,8 @@ def main():
     if sys.argv[1] == "--fetch":
         return fetch(TESTS, "vllm", ARCHIVE, SHA256, lambda member: member.partition("/tests/")[2] if "/tests/entrypoints/" in member else None)
     program, arguments = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:]
-    if not TESTS.is_dir():
-        print(f"{TESTS} is not there; tests/clients/vllm_tests.py --fetch makes it")
-        return 77
-    check = [sys.executable, str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "fetch_model.py"), "--check"]
-    if "WITHOUT_MODEL" in os.environ or subprocess.run(check, stdout=subprocess.DEVNULL).returncode:
-        print("skipped: without the default model")
+    if reason := why_not(TESTS):
+        print(reason)
         return 77
     check_compare()
     entries = read_list(LIST) if LIST.exists() else []
