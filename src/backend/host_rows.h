@@ -9,7 +9,7 @@ namespace sx {
 
 inline void copy_host_rows(const CopyRowsArgs& args) {
   for (ptrdiff_t r = 0; r < args.rows; ++r) {
-    float* to = args.to + r * args.to_stride;
+    float* to = args.to + (args.into ? args.into[r] : r) * ptrdiff_t(args.to_stride);
     const float* from = args.from + (args.which ? args.which[r] : r) * ptrdiff_t(args.from_stride);
     if (args.scale != 1) {
       for (int i = 0; i < args.width; ++i) to[i] = (args.add ? to[i] : 0.0f) + from[i] * args.scale;

@@ -70,7 +70,8 @@ struct CopyRowsArgs {
   const int32_t* which = nullptr;  // [rows], host memory
   bool add = false;
   float scale = 1;
-  bool launched = false;  // rows of padding are among `rows`, see Backend::launched_rows()
+  bool launched = false;          // rows of padding are among `rows`, see Backend::launched_rows()
+  const int32_t* into = nullptr;  // [rows], host memory, each once: the rows of `to`. Not within a step; with `which`
 };
 
 struct RankCut;

@@ -64,6 +64,7 @@ class EngineImpl : public Engine {
 
  private:
   void warm_up();
+  void warm_up_drafts(Speculation& spec);
   std::vector<SpecConfig> configure();
   void load_model(const ModelOptions& options, bool sizes_only);
   std::vector<int> retrieval_layers();

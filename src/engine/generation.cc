@@ -249,6 +249,7 @@ void Generation::begin_tree(RoundSlot& slot, int share) {
   slot.history = text_.length();
   slot.drafted = slot.committed = 0;
   slot.drafting = slot.looking = false;
+  slot.draft_ms = 0;
   slot.foreseen = kNoToken;
   slot.whole = true;
   slot.decision = {};
@@ -281,7 +282,7 @@ void Generation::prune(RoundSlot& slot) {
   if (grammar_ && !slot.distributions) grammar_->prune(*slot.tree);
 }
 
-void Generation::accept(RoundSlot& slot, const float* logits) {
+void Generation::accept(RoundSlot& slot, const float* logits, MatchWalks& walks) {
   slot.broken.assign(size_t(slot.tree->size()), 0);
   const AcceptArgs args{.tree = slot.tree,
                         .logits = logits,
@@ -293,7 +294,9 @@ void Generation::accept(RoundSlot& slot, const float* logits) {
                         .draft_probs = slot.distributions,
                         .grammar = grammar_.get(),
                         .broken = slot.broken.data()};
-  spec_.acceptance(drafter() != nullptr).accept(args, slot.result);
+  Acceptance& rule = spec_.acceptance(drafter() != nullptr);
+  if (rule.matches() && !grammar_) walks.add(args, slot.result);
+  else rule.accept(args, slot.result);
 }
 
 bool Generation::show(const std::string& text) {

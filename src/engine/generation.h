@@ -90,8 +90,9 @@ class Generation {
   DraftTask draft_task(const RoundSlot& slot, int share) const;
   // Drops nodes that the grammar forbids.
   void prune(RoundSlot& slot);
-  // Walks the verified tree. `logits`: [tree size, vocab].
-  void accept(RoundSlot& slot, const float* logits);
+  // Walks the verified tree. `logits`: [tree size, vocab]. With `match` the walk is added to those of others and made
+  // when these run, unless a grammar follows it.
+  void accept(RoundSlot& slot, const float* logits, MatchWalks& walks);
   // Takes the accepted tokens into the text as far as they go; returns how many nodes of the path are to be committed,
   // 0 where the request failed before the first.
   int take(const RoundSlot& slot, const float* logits);

@@ -12,6 +12,7 @@ Round::Round(const EngineParts& parts)
       max_outputs_(parts.model->options().max_outputs),
       separate_prompts_(parts.backend->traits().separate_prefill),
       step_(parts.model->options().max_rows, max_outputs_, parts.sequences->slots()),
+      walks_(*parts.backend, parts.sequences->slots(), max_outputs_),
       drafts_(parts_),
       slots_(size_t(parts.sequences->slots())) {
   int nodes = 1;
@@ -84,7 +85,8 @@ void Round::verify() {
 // Walks each tree, and gives each request its tokens. A request that fails before its next token leaves the round.
 void Round::accept() {
   const double start = now_ms();
-  for (RoundSlot& slot : active_) slot.request->accept(slot, logits_of(slot));
+  for (RoundSlot& slot : active_) slot.request->accept(slot, logits_of(slot), walks_);
+  walks_.run();
   times_.accept = now_ms() - start;
   size_t kept = 0;
   for (RoundSlot& slot : active_) {

@@ -51,6 +51,7 @@ class Round {
   const int max_outputs_;
   const bool separate_prompts_;  // prompts run in a pass of their own
   StepBuilder step_;
+  MatchWalks walks_;
   RoundDrafts drafts_;
   std::vector<RoundSlot> slots_;  // [max sessions]; they keep their memory between rounds
   std::span<RoundSlot> active_;   // of this round, the first of slots_

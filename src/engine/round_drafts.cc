@@ -53,6 +53,7 @@ void RoundDrafts::draft_with(Speculation& spec, std::span<RoundSlot> slots, int 
     task.model_depth = grant.model_depth;
     slot.decision = grant.decision;
     slot.drafting = grant.draft;
+    slot.draft_ms = grant.draft_ms;
     slot.looking = grant.look;
     slot.whole = grant.whole;
     if (!grant.draft && !grant.look) continue;
@@ -150,8 +151,8 @@ void RoundDrafts::settle(std::span<const RoundSlot> slots, const PhaseTimes& tim
     const int length = g.text().length();
     g.count(slot, times, planner.plain_ms(cost.requests, length));
     if (slot.foreseen != kNoToken) planner.look(g.budget().controller(), slot.foreseen == slot.chosen());
-    planner.settle({.budget = g.budget(), .history = length, .decision = slot.decision}, cost,
-                   slot.drafting ? slot.tree : nullptr, int(slot.result.path.size()) - 1, slot.whole);
+    planner.settle({.budget = g.budget(), .history = length, .decision = slot.decision, .draft_ms = slot.draft_ms},
+                   cost, slot.drafting ? slot.tree : nullptr, int(slot.result.path.size()) - 1, slot.whole);
   }
   for (const auto& spec : parts_.speculations) spec->planner().count_round();
   if (slots.empty()) return;

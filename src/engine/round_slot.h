@@ -21,6 +21,7 @@ struct RoundSlot {
   int first_row = 0;                    // of the tree in the round's pass
   int drafted = 0;                      // tokens proposed, of which the tree may keep fewer
   int committed = 0;                    // accepted nodes whose cells stay
+  double draft_ms = 0;                  // that the draft was expected to take; 0: not known
   bool drafting = false;                // a drafter was asked
   bool whole = true;                    // and allowed to draft as deep as it wanted
   bool looking = false;                 // the index is only held against what comes (DraftGrant::look)

@@ -139,7 +139,10 @@ void Model::allocate_workspace() {
   work_->picked = make(outputs * width);
   work_->logits = backend_.allocate(outputs * size_t(c.vocab), "logits");
   for (size_t i = 0; i < options_.taps.hidden.size(); ++i) work_->hidden.push_back(make(rows * width));
-  for (size_t i = 0; i < options_.taps.query.size(); ++i) work_->query.push_back(make(rows * q));
+  // One block, so that a row's queries of all layers are copied at once.
+  const size_t tapped = options_.taps.query.size();
+  float* const queries = tapped > 0 ? make(tapped * rows * q) : nullptr;
+  for (size_t i = 0; i < tapped; ++i) work_->query.push_back(queries + i * rows * q);
   outputs_.hidden = work_->hidden;
   outputs_.query = work_->query;
   outputs_.logits = work_->logits;

@@ -9,6 +9,7 @@
 
 #include "backend/registry.h"
 #include "speculative/accept/accept.h"
+#include "support/forwarding_backend.h"
 #include "support/reference_backend.h"
 
 namespace sx {
@@ -161,6 +162,50 @@ TEST_P(AcceptTrees, MatchIsPlainDecoding) {
     longest = std::max(longest, path.size());
   }
   EXPECT_GE(longest, 6u);
+}
+
+// Several requests at once are given what each gets alone, with calls of choose() as for the deepest of them.
+TEST_P(AcceptTrees, WalksInStepAreWalksAlone) {
+  struct Counting final : testing::ForwardingBackend {
+    explicit Counting(std::unique_ptr<Backend> right) : ForwardingBackend(std::move(right)) {}
+    int calls = 0;
+    void choose(const ChooseArgs& a) override { ++calls, right_->choose(a); }
+  };
+  StepLimits limits;
+  limits.rows = 64, limits.vocab = 64;
+  Counting backend(GetParam() ? make_cpu_backend({1, std::nullopt}) : make_reference_backend());
+  backend.reserve(limits);
+  std::mt19937_64 random(7);
+  size_t longest = 0;
+  for (int trial = 0; trial < 60; ++trial) {
+    const int vocab = 2 + int(random() % 9);
+    std::vector<std::unique_ptr<Scene>> scenes;
+    std::vector<PenaltyWindow> windows;
+    for (int i = 0; i < 9; ++i) {
+      scenes.push_back(std::make_unique<Scene>(random, vocab, 1 + int(random() % 30)));
+      scenes.back()->random_penalties(random);
+      scenes.back()->sampling.temperature = random() % 2 ? 0 : 0.9f;
+      windows.push_back(scenes.back()->window());
+    }
+    MatchWalks walks(backend, 9, 9 * 30);
+    std::vector<AcceptResult> results(scenes.size());
+    size_t deepest = 0;
+    for (size_t i = 0; i < scenes.size(); ++i) walks.add(scenes[i]->args(&windows[i]), results[i]);
+    backend.calls = 0;
+    walks.run();
+    for (size_t i = 0; i < scenes.size(); ++i) {
+      const AcceptResult alone = accept(*make(AcceptKind::kMatch, *scenes[i]), *scenes[i]);
+      ASSERT_EQ(results[i].path, alone.path) << trial << ' ' << i;
+      ASSERT_EQ(results[i].next, alone.next) << trial << ' ' << i;
+      EXPECT_EQ(as_map(windows[i].counts()), as_map(scenes[i]->window().counts()));
+      deepest = std::max(deepest, alone.path.size());
+    }
+    EXPECT_EQ(size_t(backend.calls), deepest);
+    longest = std::max(longest, deepest);
+    walks.run();  // nothing is left of them
+    EXPECT_EQ(size_t(backend.calls), deepest);
+  }
+  EXPECT_GE(longest, 4u);
 }
 
 TEST_P(AcceptTrees, MatchNeedsNoWindow) {

@@ -179,8 +179,13 @@ void FarBackend::copy_rows(const CopyRowsArgs& args) {
   if (inputs_ && args.which && (args.which != inputs_->outputs.data() || size_t(args.rows) != inputs_->outputs.size()))
     fail("FarBackend: copy_rows was given other rows than the step's outputs");
   CopyRowsArgs a = args;
-  const size_t to_rows = args.launched ? size_t(args.rows) : padded(args.rows);
-  size_t from_rows = to_rows;
+  const size_t rows = args.launched ? size_t(args.rows) : padded(args.rows);
+  size_t from_rows = rows, to_rows = rows;
+  if (args.into) {
+    if (inputs_ || !args.which) fail("FarBackend: copy_rows into chosen rows within a step, or of rows in order");
+    expect_host(args.into, "places of rows");
+    to_rows = size_t(*std::max_element(args.into, args.into + args.rows)) + 1;
+  }
   if (args.which) {
     expect_host(args.which, "chosen rows");
     from_rows = size_t(*std::max_element(args.which, args.which + args.rows)) + 1;
@@ -191,7 +196,7 @@ void FarBackend::copy_rows(const CopyRowsArgs& args) {
        {args.width, args.to_stride, args.from_stride, args.which != nullptr, args.add,
         std::bit_cast<int32_t>(args.scale)});
   right_->copy_rows(a);
-  if (!args.launched) spoil(a.to, args.rows, size_t(args.to_stride), size_t(args.width));
+  if (!args.launched && !args.into) spoil(a.to, args.rows, size_t(args.to_stride), size_t(args.width));
 }
 
 void FarBackend::embed(const EmbedArgs& args) {

@@ -81,10 +81,12 @@ void HostFacingBackend::copy_rows(const CopyRowsArgs& args) {
   need_rows(args.rows);
   CopyRowsArgs a = args;
   const int from_rows = args.which ? *std::max_element(args.which, args.which + args.rows) + 1 : args.rows;
-  a.to = put(0, args.to, args.rows, size_t(args.to_stride));
-  a.from = put(1, args.from, from_rows, size_t(args.from_stride));
+  const int to_rows = args.into ? *std::max_element(args.into, args.into + args.rows) + 1 : args.rows;
+  a.to = put(0, args.to, to_rows, size_t(args.to_stride));
+  // The last row has no stride behind it.
+  a.from = put(1, args.from, 1, size_t(from_rows - 1) * size_t(args.from_stride) + size_t(args.width));
   right_->copy_rows(a);
-  get(args.to, a.to, args.rows, size_t(args.to_stride));
+  get(args.to, a.to, to_rows, size_t(args.to_stride));
 }
 
 void HostFacingBackend::embed(const EmbedArgs& args) {

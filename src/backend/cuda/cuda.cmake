@@ -30,7 +30,7 @@ endif()
 file(GLOB cuda_kernels RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*/*.cu)
 add_library(specextend_cuda MODULE ${cuda_kernels} cuda/plugin.cc
   cuda/runtime/arena.cc cuda/runtime/device_units.cc cuda/runtime/step_block.cc cuda/runtime/graphs.cc cuda/runtime/nccl.cc cuda/runtime/backend.cc
-  cuda/runtime/backend_mixture.cc cuda/runtime/backend_results.cc cuda/runtime/backend_tree.cc cuda/sampling/sample_filtered.cc cuda/linear/matrix.cc)
+  cuda/runtime/backend_choose.cc cuda/runtime/backend_mixture.cc cuda/runtime/backend_results.cc cuda/runtime/backend_tree.cc cuda/sampling/sample_filtered.cc cuda/linear/matrix.cc)
 set_source_files_properties(${cuda_kernels} PROPERTIES COMPILE_OPTIONS "-O3;-lineinfo;--expt-relaxed-constexpr")
 add_dependencies(specextend_cuda sx_backend_interface)
 target_include_directories(specextend_cuda PRIVATE ${interface_folder})

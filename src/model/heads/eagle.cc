@@ -161,8 +161,9 @@ KvGeometry EagleHead::kv_geometry(int slots, int capacity, KvTypes type) const {
   return {c.layers, c.kv_heads, c.head_dim, slots, capacity, type};
 }
 
-void EagleHead::take(std::span<const float* const> taps, std::span<const int32_t> which, float* features) {
-  take_features(config(), taps, which, features, backend_);
+void EagleHead::take(std::span<const float* const> taps, std::span<const int32_t> which, float* features,
+                     std::span<const int32_t> into) {
+  take_features(config(), taps, which, features, backend_, into);
 }
 
 void EagleHead::fuse(const float* features, int rows, float* out) {
@@ -204,6 +205,19 @@ void EagleHead::fuse(const float* features, int rows, float* out) {
         features = w.wide;
   backend_.linear(
       {.out = out, .x = features, .weight = fc_.get(), .bias = fc_bias_, .rows = rows, .out_stride = c.width});
+}
+
+void EagleHead::fuse(const float* features, std::span<const int32_t> which, float* out) {
+  const int all = int(feature_width()), rows = int(which.size());
+  SX_ASSERT(rows <= options_.max_rows);
+  backend_.copy_rows({.to = work_->wide,
+                      .from = features,
+                      .rows = rows,
+                      .width = all,
+                      .to_stride = all,
+                      .from_stride = all,
+                      .which = which.data()});
+  fuse(work_->wide, rows, out);
 }
 
 void EagleHead::fuse(std::span<const float* const> taps, std::span<const int32_t> which, float* out) {

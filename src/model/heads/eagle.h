@@ -65,11 +65,13 @@ class EagleHead {
   void follow(const float* states);
 
   // The target's tapped states (per tap: [.., target width]; these rows of each), side by side: features [rows,
-  // feature_width()].
-  void take(std::span<const float* const> taps, std::span<const int32_t> which, float* features);
+  // feature_width()], or these rows `into` it.
+  void take(std::span<const float* const> taps, std::span<const int32_t> which, float* features,
+            std::span<const int32_t> into = {});
   size_t feature_width() const { return config().features.size() * size_t(config().target_width); }
-  // Of these, what the cell takes as its states: out [rows, width]. Both in one: the other fuse().
+  // Of these, what the cell takes as its states: out [rows, width]; of these rows of them. Both in one: the third.
   void fuse(const float* features, int rows, float* out);
+  void fuse(const float* features, std::span<const int32_t> which, float* out);
   void fuse(std::span<const float* const> taps, std::span<const int32_t> which, float* out);
   const EagleOutputs& forward(const EagleStep& step, KvStore& kv);
   // Behind a step with one output, after which a tree is grown (Backend::grow_tree). args.states: of the first level's

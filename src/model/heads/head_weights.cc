@@ -6,9 +6,9 @@
 namespace sx {
 
 void take_features(const HeadConfig& config, std::span<const float* const> taps, std::span<const int32_t> which,
-                   float* features, Backend& backend) {
+                   float* features, Backend& backend, std::span<const int32_t> into) {
   const int rows = int(which.size()), target = config.target_width;
-  SX_ASSERT(taps.size() == config.features.size() && rows > 0);
+  SX_ASSERT(taps.size() == config.features.size() && rows > 0 && (into.empty() || into.size() == which.size()));
   for (size_t i = 0; i < taps.size(); ++i)
     backend.copy_rows({.to = features + i * size_t(target),
                        .from = taps[i],
@@ -16,7 +16,8 @@ void take_features(const HeadConfig& config, std::span<const float* const> taps,
                        .width = target,
                        .to_stride = int(taps.size()) * target,
                        .from_stride = target,
-                       .which = which.data()});
+                       .which = which.data(),
+                       .into = into.empty() ? nullptr : into.data()});
 }
 
 std::unique_ptr<Matrix> HeadWeights::matrix(std::initializer_list<std::string> names) {

@@ -10,9 +10,10 @@
 
 namespace sx {
 
-// The states of the rows `which` in each tap, side by side: features [rows, taps * target width].
+// The states of the rows `which` in each tap, side by side: features [rows, taps * target width], or these rows `into`
+// it.
 void take_features(const HeadConfig& config, std::span<const float* const> taps, std::span<const int32_t> which,
-                   float* features, Backend& backend);
+                   float* features, Backend& backend, std::span<const int32_t> into = {});
 
 class HeadWeights {
  public:

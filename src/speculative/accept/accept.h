@@ -49,7 +49,35 @@ class Acceptance {
   virtual ~Acceptance() = default;
   virtual DrawMode draws() const { return DrawMode::kBest; }
   virtual bool lossless() const { return true; }
+  // Whether this is `match`: then several requests may walk together (MatchWalks).
+  virtual bool matches() const { return false; }
   virtual void accept(const AcceptArgs& args, AcceptResult& result) = 0;
+};
+
+// Walks of `match` down the trees of several requests, in step: what the target chooses at the nodes where they stand
+// is one call of choose(), which has to wait for the backend, whatever the number of requests.
+class MatchWalks {
+ public:
+  MatchWalks(Backend& backend, int walks, int nodes);  // `nodes`: of all trees together
+  void add(const AcceptArgs& args, AcceptResult& result);
+  void run();  // all that were added; then there are none
+
+ private:
+  struct Walk {
+    AcceptArgs args;
+    AcceptResult* result = nullptr;
+    NodeId node = 0;         // where it stands; kNoNode: it has ended
+    bool all_nodes = false;  // it asks for the choices at all nodes at once
+    size_t first = 0;        // row of the present call
+  };
+  void ask(Walk& walk);
+  void follow(Walk& walk);
+
+  Backend& backend_;
+  const bool all_nodes_;  // are cheap at once
+  std::vector<Walk> walks_;
+  std::vector<ChooseRow> rows_;
+  std::vector<Token> chosen_;
 };
 
 // Nothing is allocated after this. `nodes`: largest tree, node 0 included; `depth`: its deepest level.

@@ -24,48 +24,76 @@ void push_path(PenaltyWindow& window, const TokenTree& tree, NodeId node) {
   window.push(tree.token(node));
 }
 
+// Whether what is chosen at a node depends on its logits and position only, and is cheap to find.
+bool plain(const AcceptArgs& args) {
+  const Sampling& s = *args.sampling;
+  const bool whole_row =
+      s.temperature > 0 && s.top_k == 0 && (s.top_p < 1 || s.min_p > 0);  // all of it must be looked at
+  return !whole_row && !args.grammar && args.bias.empty() && (!args.window || !args.window->active());
+}
+
 class MatchAcceptance final : public Acceptance {
  public:
-  MatchAcceptance(Backend& backend, int nodes) : backend_(backend), all_nodes_(backend.traits().batch_choose) {
-    if (!all_nodes_) return;
-    rows_.reserve(size_t(nodes));
-    chosen_.reserve(size_t(nodes));
-  }
-
+  MatchAcceptance(Backend& backend, int nodes) : walks_(backend, 1, nodes) {}
+  bool matches() const override { return true; }
   void accept(const AcceptArgs& args, AcceptResult& result) override {
-    if (all_nodes_ && args.tree->size() > 1 && plain(args)) return accept_all(args, result);
-    walk(backend_, args, result, [&](NodeId node, Token chosen) { return args.tree->child(node, chosen); });
+    walks_.add(args, result);
+    walks_.run();
   }
 
  private:
-  // Whether what is chosen at a node depends on its logits and position only, and is cheap to find.
-  static bool plain(const AcceptArgs& args) {
-    const Sampling& s = *args.sampling;
-    const bool whole_row =
-        s.temperature > 0 && s.top_k == 0 && (s.top_p < 1 || s.min_p > 0);  // all of it must be looked at
-    return !whole_row && !args.grammar && args.bias.empty() && (!args.window || !args.window->active());
-  }
-
-  // All nodes at once, then the walk.
-  void accept_all(const AcceptArgs& args, AcceptResult& result) {
-    rows_.clear();
-    for (NodeId node = 0; node < args.tree->size(); ++node) rows_.push_back(row_at(args, node, *args.sampling));
-    chosen_.resize(rows_.size());
-    backend_.choose({chosen_.data(), rows_, args.vocab});
-    result.path.clear();
-    for (NodeId node = 0; node != kNoNode; node = args.tree->child(node, result.next)) {
-      result.path.push_back(node);
-      result.next = chosen_[size_t(node)];
-    }
-  }
-
-  Backend& backend_;
-  const bool all_nodes_;  // at once
-  std::vector<ChooseRow> rows_;
-  std::vector<Token> chosen_;
+  MatchWalks walks_;
 };
 
 }  // namespace
+
+MatchWalks::MatchWalks(Backend& backend, int walks, int nodes)
+    : backend_(backend), all_nodes_(backend.traits().batch_choose) {
+  walks_.reserve(size_t(walks));
+  rows_.reserve(size_t(nodes));
+  chosen_.reserve(size_t(nodes));
+}
+
+void MatchWalks::add(const AcceptArgs& args, AcceptResult& result) {
+  result.path.clear();
+  walks_.push_back({args, &result, 0, all_nodes_ && args.tree->size() > 1 && plain(args), 0});
+}
+
+void MatchWalks::run() {
+  for (;;) {
+    rows_.clear();
+    for (Walk& walk : walks_)
+      if (walk.node != kNoNode) ask(walk);
+    if (rows_.empty()) break;
+    chosen_.resize(rows_.size());
+    backend_.choose({chosen_.data(), rows_, walks_[0].args.vocab});
+    for (Walk& walk : walks_)
+      if (walk.node != kNoNode) follow(walk);
+  }
+  walks_.clear();
+}
+
+void MatchWalks::ask(Walk& walk) {
+  const AcceptArgs& args = walk.args;
+  walk.first = rows_.size();
+  const NodeId end = walk.all_nodes ? args.tree->size() : walk.node + 1;
+  for (NodeId node = walk.node; node < end; ++node) rows_.push_back(row_at(args, node, *args.sampling));
+}
+
+// Where a grammar has taken long enough for one round, the rest is left to the next.
+void MatchWalks::follow(Walk& walk) {
+  const AcceptArgs& args = walk.args;
+  AcceptResult& result = *walk.result;
+  do {
+    result.path.push_back(walk.node);
+    result.next = chosen_[walk.first + (walk.all_nodes ? size_t(walk.node) : 0)];
+    walk.node = args.tree->child(walk.node, result.next);
+    if (args.grammar && !args.grammar->allows_drafts()) walk.node = kNoNode;
+    if (walk.node != kNoNode && args.window) args.window->push(args.tree->token(walk.node));
+  } while (walk.all_nodes && walk.node != kNoNode);
+  if (walk.node != kNoNode || !args.window) return;
+  for (size_t i = 1; i < result.path.size(); ++i) args.window->pop();
+}
 
 PathInWindow::PathInWindow(const AcceptArgs& args, NodeId node)
     : window_(args.window), pushed_(args.tree->depth(node)) {

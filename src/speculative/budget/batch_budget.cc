@@ -14,7 +14,7 @@ constexpr double kOnTrust =
     0.5;  // plain rounds of the balance that a reading may count on; a trial's cost where one is due
 constexpr double kLearn = 0.1;  // weight of a round in what drafts save
 constexpr double kDoubt =
-    0.025;  // off what a trial promises, for each request of the batch: nobody has seen all of them draft
+    0.01;  // off what a trial promises, for each request of the batch: nobody has seen all of them draft
 constexpr double kForget = 0.95;               // of how wrong trials were, per trial
 constexpr int kProof = 3;                      // rounds: one request may be lucky
 constexpr int kTrials = 2;                     // drafts that follow a reading

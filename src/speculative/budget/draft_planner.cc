@@ -13,6 +13,7 @@ constexpr int kFew = 8;              // requests of a small batch
 constexpr double kHopeless = 0.7;       // plain passes
 constexpr int kHopeEvery = 32;          // passes
 constexpr double kMuchSlower = 1.5;     // than expected: the cost model is wrong, or the pass was interrupted
+constexpr double kInterrupted = 2;      // times what was expected is the most that a draft is charged with
 constexpr double kGoodDraft = 0.7;      // chance that a level of a good draft is accepted
 constexpr double kDraftSize = 0.25;     // of the target's, for what a draft takes to read a text before it has read any
 constexpr double kExplore = 0.025;      // of an answer's plain rounds, for reading on trust
@@ -207,7 +208,9 @@ void DraftPlanner::settle(const DraftAsker& asker, const RoundCost& cost, const 
   double expected = 0;
   for (NodeId n = 1; n < tree->size(); ++n) expected += std::exp(double(tree->score(n)));
   const double plain = plain_ms(cost.requests, asker.history);
-  asker.budget.drafted_round(expected, accepted, cost.draft_ms / plain,
+  // A device records the passes of a draft that it meets first, which takes as long as many drafts.
+  const double draft_ms = asker.draft_ms > 0 ? std::min(cost.draft_ms, kInterrupted * asker.draft_ms) : cost.draft_ms;
+  asker.budget.drafted_round(expected, accepted, draft_ms / plain,
                              verifying(asker, cost, tree->drafted()) + cost.cache_ms / plain, whole);
 }
 

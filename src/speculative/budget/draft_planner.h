@@ -45,6 +45,7 @@ struct DraftAsker {
   bool unread = false;       // the model has not read its text
   double waited_ms = 0;      // for its prompt
   DraftDecision decision{};  // that its round followed, where a controller decides
+  double draft_ms = 0;       // that its draft was expected to take; 0: not known
 };
 
 // What a round took and how large it was, for the budgets of its requests.

@@ -180,8 +180,20 @@ void DraftCache::note_target(SeqId seq, std::span<const float* const> query, int
   Slot& s = at(seq);
   const size_t size = size_t(parts_.target->heads) * size_t(parts_.target->head_dim);
   SX_ASSERT(query.size() == layers_.size());
-  const int width = int(size);
-  for (size_t i = 0; i < layers_.size(); ++i)
+  const int width = int(size), layers = int(layers_.size());
+  // The target keeps them in one block, so that all layers' are one copy.
+  const ptrdiff_t apart = layers > 1 ? query[1] - query[0] : width;
+  bool block = layers > 0 && apart >= width && apart == int(apart);
+  for (size_t i = 1; i < query.size(); ++i) block = block && query[i] - query[i - 1] == apart;
+  if (block)
+    parts_.backend->copy_rows({.to = s.query,
+                               .from = query[0] + size_t(row) * size,
+                               .rows = layers,
+                               .width = width,
+                               .to_stride = width,
+                               .from_stride = int(apart),
+                               .launched = true});
+  for (size_t i = 0; !block && i < layers_.size(); ++i)
     parts_.backend->copy_rows({s.query + i * size, query[i] + size_t(row) * size, 1, width, width, width});
   s.noted = tokens;
 }

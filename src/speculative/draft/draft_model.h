@@ -39,6 +39,11 @@ struct DraftRows {
   int root = -1;   // set by run_text: where node 0 stands on the tail; -1: in the history
 };
 
+struct AcceptedTree {
+  const Outcome* outcome = nullptr;
+  const DraftTail* tail = nullptr;
+};
+
 // Rows of logits, in backend memory, valid until the next pass.
 struct DraftLogits {
   const float* rows = nullptr;  // null: nothing can be drafted now
@@ -108,6 +113,10 @@ class DraftModel {
   // A round has ended; the target accepted a path of the tree. `tail`: the nodes that were run, their cells behind the
   // history.
   virtual void accept(const Outcome&, const DraftTail&) {}
+  // The same for all sequences of a round.
+  virtual void accept_all(std::span<const AcceptedTree> trees) {
+    for (const AcceptedTree& t : trees) accept(*t.outcome, *t.tail);
+  }
 
   PassTimer& timer() { return timer_; }
 

@@ -36,6 +36,8 @@ class DraftStep {
     positions_[size_t(row)] = position;
   }
   void want(int row) { outputs_.push_back(row); }
+  // More rows of the last sequence.
+  void extend(int rows) { seqs_.back().rows += rows; }
 
   // Adds the nodes of a level behind `history` cells. position(depth): of a node at that depth.
   template <class Position>

@@ -9,10 +9,15 @@ namespace sx {
 namespace {
 
 constexpr int kMostOutputs = 128;  // rows of a level over several sequences, unless one sequence needs more
+// Rows of a level that each of many sequences has at least, where its tree may have any shape. A pass over a level
+// costs little more for many rows than for few, so that all sequences of a batch share it: each has fewer rows instead.
+constexpr int kFewRows = 4;
 
-// Sequences whose widest levels one pass can take.
-size_t sequences_of_a_pass(const DraftShape& shape, int rows) {
-  return size_t(shape.parallel_levels > 0 ? shape.sequences : std::clamp(shape.outputs / rows, 1, shape.sequences));
+// Sequences whose levels one pass can take.
+size_t sequences_of_a_pass(const DraftShape& shape, const TreePolicy& policy, int ahead) {
+  if (shape.parallel_levels > 0) return size_t(shape.sequences);
+  const int widest = policy.rows() + ahead, least = policy.fixed_shape() ? widest : std::min(widest, kFewRows);
+  return size_t(std::clamp(shape.outputs / least, 1, shape.sequences));
 }
 
 }  // namespace
@@ -29,7 +34,7 @@ TreeDrafter::TreeDrafter(const TreeDrafterOptions& options, std::unique_ptr<Draf
       inner_(std::move(inner)),
       shape_(model_->shape()),
       slots_(size_t(options.slots)),
-      group_(sequences_of_a_pass(shape_, tree_drafter_rows(options.tree, 1, options.ahead))),
+      group_(sequences_of_a_pass(shape_, *make_tree_policy(options.tree), options.ahead)),
       finder_(*options.backend, options.guess, make_tree_policy(options.tree)->width(),
               std::max(shape_.outputs, tree_drafter_rows(options.tree, 1)), shape_.vocab, shape_.stride, shape_.map),
       levels_(options.on_backend && shape_.grows ? options.backend->level_rows() : 0, options.tree) {
@@ -37,6 +42,7 @@ TreeDrafter::TreeDrafter(const TreeDrafterOptions& options, std::unique_ptr<Draf
   SX_ASSERT((inner_ != nullptr) == (options.ahead > 0) && (!inner_ || options.tree.kind == TreeKind::kChain));
   rows_.reserve(slots_.size());
   level_.reserve(slots_.size());
+  accepted_.reserve(slots_.size());
   if (inner_) inner_tasks_.reserve(slots_.size());
   for (Slot& s : slots_) {
     s.policy = make_tree_policy(options.tree);
@@ -132,8 +138,8 @@ DraftTimes TreeDrafter::take_times() {
 // ---- drafting
 
 void TreeDrafter::draft(std::span<DraftTask> tasks) {
-  while (!tasks.empty()) {
-    const size_t n = std::min(group_, tasks.size());
+  for (size_t groups = (tasks.size() + group_ - 1) / group_; groups > 0; --groups) {
+    const size_t n = (tasks.size() + groups - 1) / groups;
     draft_group(tasks.first(n));
     tasks = tasks.subspan(n);
   }
@@ -158,6 +164,8 @@ void TreeDrafter::draft_group(std::span<DraftTask> tasks) {
   for (const DraftRows& r : rows_) {
     TreeLimits limits = r.task->limits;
     if (on_backend) limits.rows = levels_.rows();
+    else if (rows_.size() > 1 && shape_.parallel_levels == 0)
+      limits.rows = std::max(1, shape_.outputs / int(rows_.size()));
     if (shape_.parallel_levels > 0) limits.depth = std::min(limits.depth, shape_.parallel_levels);
     slot(r.task->seq).policy->start(limits);
   }
@@ -210,9 +218,18 @@ bool TreeDrafter::grow_on_backend(DraftTask& task, const TreeGrowthSampling& how
   model_->timer().time([&] { grown = model_->grow(task, args); });
   if (!grown) return false;
   levels_.take(*task.tree, s.tail);
-  // The host waited for the pass before as well.
-  if (levels_.passes() > 0) level_ms_.add((before + model_->timer().last()) / (levels_.passes() + 1));
+  // The host waited for the pass before as well. Where that was the only one, it says what a level takes at most:
+  // drafts of one level would never correct what a noisy moment has said of deeper ones.
+  const double ms = before + model_->timer().last();
+  if (levels_.passes() > 0) observe_level(ms / (levels_.passes() + 1));
+  else if (ms < level_ms_) level_ms_.restart(ms);
   return true;
+}
+
+// A level so fast proves that those before it were interrupted, or that a device recorded their passes first.
+void TreeDrafter::observe_level(double ms) {
+  if (2 * ms < level_ms_) level_ms_.restart(ms);
+  else level_ms_.add(ms);
 }
 
 // Shows the policy the candidates of the nodes that were run (none: node 0): `count` rows of logits from `row` on.
@@ -231,7 +248,7 @@ void TreeDrafter::expand_text(const DraftRows& r) {
     place = s.next.empty() || !inner_ ? r.root : s.tail.child(place, r.task->tree->token(s.next[0]));
     if (place > r.root) s.tail.bind(place, s.next[0]);
   } while (place > r.root);
-  if (levels > 1) level_ms_.add(step_ms_ / levels);
+  if (levels > 1) observe_level(step_ms_ / levels);
 }
 
 // All levels of a tree whose logits are there: one row for each level.
@@ -269,7 +286,7 @@ bool TreeDrafter::run_level() {
   logits_ = model_->run_level(level_);
   SX_ASSERT(logits_.rows && logits_.count == outputs);
   prepare_candidates();
-  level_ms_.add(step_ms_);
+  observe_level(step_ms_);
   return true;
 }
 
@@ -278,19 +295,20 @@ bool TreeDrafter::run_level() {
 void TreeDrafter::observe(std::span<const Outcome> outcomes) {
   if (inner_) inner_->observe(outcomes);
   DraftCache* cache = model_->cache();
+  accepted_.clear();
   for (const Outcome& o : outcomes) {
+    if (!model_->follows(o.seq, o.history)) continue;
     Slot& s = slot(o.seq);
-    if (model_->follows(o.seq, o.history)) {
-      if (cache && cache->reads_target() && o.may_draft)
-        cache->note_target(o.seq, o.outputs->query, o.first_row + o.path.back(), o.history + int(o.path.size()));
-      if (o.tree->size() > 1) {
-        s.policy->observe(*o.tree, o.path);
-        if (cache) cache->observe(o.seq);
-      }
-      model_->accept(o, s.tail);
+    if (cache && cache->reads_target() && o.may_draft)
+      cache->note_target(o.seq, o.outputs->query, o.first_row + o.path.back(), o.history + int(o.path.size()));
+    if (o.tree->size() > 1) {
+      s.policy->observe(*o.tree, o.path);
+      if (cache) cache->observe(o.seq);
     }
-    s.tail.clear();
+    accepted_.push_back({&o, &s.tail});
   }
+  if (!accepted_.empty()) model_->accept_all(accepted_);
+  for (const Outcome& o : outcomes) slot(o.seq).tail.clear();
 }
 
 }  // namespace sx

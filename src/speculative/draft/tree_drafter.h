@@ -79,6 +79,7 @@ class TreeDrafter final : public Drafter, private DraftState {
   void expand_text(const DraftRows& rows);
   void expand_parallel(const DraftRows& rows);
   bool run_level();
+  void observe_level(double ms);
 
   const TreeDrafterOptions options_;
   const std::unique_ptr<DraftModel> model_;
@@ -90,6 +91,7 @@ class TreeDrafter final : public Drafter, private DraftState {
   LevelDraft levels_;                    // has no rows where the backend or the network cannot grow trees
   std::vector<DraftRows> rows_, level_;  // sequences of the group, and those of them whose level is run now
   DraftLogits logits_;                   // of the last pass
+  std::vector<AcceptedTree> accepted_;
   std::vector<DraftTask> inner_tasks_;
   std::vector<TokenTree> guesses_;  // [slots] what the inner drafter proposes
   double candidates_ms_ = 0;

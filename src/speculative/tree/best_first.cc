@@ -74,7 +74,7 @@ void BestFirstPolicy::pick_frontier() {
   frontier_.clear();
   for (Guess& g : pool_.guesses())
     if (g.node == kNoNode && g.depth < depth_) frontier_.push_back(&g);
-  const int allowed = std::min({config_.beams, spare_left_ + 1, pass_limit(run_)});
+  const int allowed = std::min({config_.beams, limits_.rows, spare_left_ + 1, pass_limit(run_)});
   const size_t most = std::min(frontier_.size(), static_cast<size_t>(allowed));
   std::partial_sort(frontier_.begin(), frontier_.begin() + static_cast<ptrdiff_t>(most), frontier_.end(),
                     [](const Guess* a, const Guess* b) { return better(*a, *b); });

@@ -182,11 +182,19 @@ __global__ void embed_kernel(float* out, const Token* tokens, TableView table, b
 struct CopyFromDevice {
   const int32_t* which;
   __device__ int operator()(int r) const { return which ? which[r] : r; }
+  __device__ int into(int r) const { return r; }
 };
 template <int count>
 struct CopyFromLaunch {
   int32_t which[count];
   __device__ int operator()(int r) const { return which[r]; }
+  __device__ int into(int r) const { return r; }
+};
+template <int count>
+struct CopyBetweenRows {
+  int32_t which[count], places[count];
+  __device__ int operator()(int r) const { return which[r]; }
+  __device__ int into(int r) const { return places[r]; }
 };
 
 // One block: 1,024 columns of one row: 4 bytes read (8 to add) and 4 written for each. Bound: latency, or memory.
@@ -196,7 +204,7 @@ __global__ void copy_kernel(CopyCall c, const __grid_constant__ Which which, boo
   let_next_start();
   wait_for_previous();
   if (i >= c.width) return;
-  float* to = c.to + ptrdiff_t(r) * c.to_stride;
+  float* to = c.to + ptrdiff_t(which.into(r)) * c.to_stride;
   float4 v = load4(c.from + ptrdiff_t(which(r)) * c.from_stride, i, c.width, whole);
   if (c.scale != 1) {
     v = make_float4(__fmul_rn(v.x, c.scale), __fmul_rn(v.y, c.scale), __fmul_rn(v.z, c.scale), __fmul_rn(v.w, c.scale));
@@ -292,20 +300,25 @@ void copy_rows(const CopyCall& call, cudaStream_t stream) {
   });
 }
 
-void copy_rows_by(const CopyCall& call, std::span<const int32_t> which, cudaStream_t stream) {
+void copy_rows_by(const CopyCall& call, std::span<const int32_t> which, std::span<const int32_t> into,
+                  cudaStream_t stream) {
   const int pieces = (call.width + kColumns - 1) / kColumns;
-  const auto go = [&](auto rows_of, const CopyCall& c, std::span<const int32_t> part) {
+  CopyCall c = call;
+  c.which = nullptr;
+  const auto go = [&](auto rows_of, std::span<const int32_t> part, size_t first) {
     std::copy(part.begin(), part.end(), rows_of.which);
+    if constexpr (requires { rows_of.places; })
+      std::copy_n(into.begin() + ptrdiff_t(first), part.size(), rows_of.places);
     launch(copy_kernel<decltype(rows_of)>, dim3(unsigned(pieces), unsigned(part.size())), kThreads, 0, stream, c,
            rows_of, copies_whole(c));
   };
-  CopyCall c = call;
-  c.which = nullptr;
+  const size_t most = into.empty() ? kHostRows : kHostRows / 2;  // what travels with a launch has at most 4 KB
   for (size_t first = 0; first < which.size();) {
-    const auto part = which.subspan(first, std::min(which.size() - first, size_t(kHostRows)));
-    c.to = call.to + ptrdiff_t(first) * call.to_stride;
-    if (part.size() <= 64) go(CopyFromLaunch<64>{}, c, part);
-    else go(CopyFromLaunch<kHostRows>{}, c, part);
+    const auto part = which.subspan(first, std::min(which.size() - first, most));
+    if (into.empty()) c.to = call.to + ptrdiff_t(first) * call.to_stride;
+    if (into.empty())
+      part.size() <= 64 ? go(CopyFromLaunch<64>{}, part, first) : go(CopyFromLaunch<kHostRows>{}, part, first);
+    else part.size() <= 64 ? go(CopyBetweenRows<64>{}, part, first) : go(CopyBetweenRows<kHostRows / 2>{}, part, first);
     first += part.size();
   }
 }

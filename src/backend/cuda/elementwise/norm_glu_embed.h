@@ -74,7 +74,7 @@ void glu(const GluCall& call, cudaStream_t stream);
 
 void soft_cap(const SoftCapArgs& call, cudaStream_t stream);
 
-// to[r] (+)= from[which ? which[r] : r] * scale; `which` in device memory.
+// to[into ? into[r] : r] (+)= from[which ? which[r] : r] * scale; `which` in device memory.
 struct CopyCall {
   float* to;
   const float* from;
@@ -85,9 +85,10 @@ struct CopyCall {
   float scale = 1;
 };
 void copy_rows(const CopyCall& call, cudaStream_t stream);
-// The same with `which` in host memory (up to kHostRows rows), which travels with the launch.
+// The same with `which` and `into` (or none) in host memory, which travel with launches of up to kHostRows rows.
 inline constexpr int kHostRows = 512;
-void copy_rows_by(const CopyCall& call, std::span<const int32_t> which, cudaStream_t stream);
+void copy_rows_by(const CopyCall& call, std::span<const int32_t> which, std::span<const int32_t> into,
+                  cudaStream_t stream);
 
 void to_half(void* out16, Half half, const float* x, size_t count, cudaStream_t stream);
 

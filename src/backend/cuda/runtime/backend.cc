@@ -174,7 +174,7 @@ void CudaBackend::reserve(const StepLimits& limits) {
   if (limits.experts > 0)
     scratch(experts_, experts_scratch_bytes(rows, limits.experts, limits.experts_used, limits.width, limits.expert_ffn),
             "rows of experts");
-  if (limits.vocab > 0) reserve_masks(limits.vocab);
+  if (limits.vocab > 0) reserve_copies(limits.vocab);
   host_->reserve(limits);
 }
 
@@ -297,12 +297,8 @@ void CudaBackend::copy_rows(const CopyRowsArgs& args) {
     return cuda::copy_rows(call, stream_);
   }
   SX_ASSERT(!in_step());  // a recorded step cannot know other lists
-  for (int first = 0; first < args.rows; first += kHostRows) {
-    const int n = std::min(kHostRows, args.rows - first);
-    call.to = args.to + ptrdiff_t(first) * args.to_stride;
-    call.rows = n;
-    cuda::copy_rows_by(call, {args.which + first, size_t(n)}, stream_);
-  }
+  const size_t rows = size_t(args.rows);
+  cuda::copy_rows_by(call, {args.which, rows}, {args.into, args.into ? rows : 0}, stream_);
 }
 
 void CudaBackend::embed(const EmbedArgs& args) {

@@ -22,6 +22,7 @@ inline constexpr int kPromptSizes[] = {64, 128, 192, 256, 384, 512, 768, 1024};
 inline constexpr int kPromptRows = 1024;  // the largest of them
 
 struct ExpertsCall;
+struct LogitEdit;
 struct RetrieveCall;
 struct ScoreCall;
 
@@ -135,12 +136,14 @@ class CudaBackend : public Backend {
   void linear_of_prompt(const LinearArgs& args, const CudaMatrix& matrix);
   void attend_to_prompt(const AttendArgs& args);
   enum class Way { kPick, kFiltered, kHost };  // to choose from a row
-  Way way_of(const ChooseRow& row) const;
+  static Way way_of(const ChooseRow& row);
+  static bool is_edited(const ChooseRow& row);
+  static bool add_edits(const ChooseRow& row, int vocab, int at, std::vector<LogitEdit>& edits);
   template <class Body>
   void each_part(const KvStore& kv, const KvCellsArgs& cells, Body body);
-  void reserve_masks(int vocab);
-  void choose_any(const ChooseArgs& args);  // of rows whose tokens are all allowed
-  void choose_masked(const ChooseArgs& args, std::span<const size_t> rows);
+  void reserve_copies(int vocab);
+  void choose_any(const ChooseArgs& args);  // of rows as they are
+  void choose_from_copies(const ChooseArgs& args, std::span<const size_t> rows);
   void pick_rows(const ChooseArgs& args);
   void filter_rows(const ChooseArgs& args, size_t first, size_t end);
   void choose_on_host(const ChooseArgs& args, size_t row);
@@ -183,7 +186,7 @@ class CudaBackend : public Backend {
   TreeGrowthStep level_step_{};
   std::unique_ptr<PromptLinear> prompt_linear_;
   Scratch half_, activated_, linear_, experts_, attend_, score_, scores_, means_, borders_, picks_, pick_, top_k_,
-      masks_, masked_;
+      masks_, copied_, edits_;
   Pinned pinned_;
   std::vector<Frequencies> frequencies_;
   Shadow shadow_;

@@ -142,13 +142,28 @@ __global__ void pick_best(Token* out, int32_t* broken, const Best* parts, int sl
 }
 
 // One block: 256 logits of one row, 2 KB and 32 bytes moved. Bound: latency.
-__global__ void __launch_bounds__(kThreads) mask_logits(const __grid_constant__ MaskCall c) {
+__global__ void __launch_bounds__(kThreads) copy_logits(const __grid_constant__ AllowedCall c) {
   const int row = int(blockIdx.y), token = int(blockIdx.x) * kThreads + int(threadIdx.x);
   let_next_start();
   wait_for_previous();
   if (token >= c.vocab) return;
-  const uint32_t bits = c.allowed[size_t(row) * size_t((c.vocab + 31) / 32) + size_t(token / 32)];
-  c.out[size_t(row) * size_t(c.vocab) + size_t(token)] = bits >> (token % 32) & 1 ? c.logits[row][token] : -INFINITY;
+  bool allowed = true;
+  if (c.masked >> row & 1)
+    allowed = c.allowed[size_t(row) * size_t((c.vocab + 31) / 32) + size_t(token / 32)] >> (token % 32) & 1;
+  c.out[size_t(row) * size_t(c.vocab) + size_t(token)] = allowed ? c.logits[row][token] : -INFINITY;
+}
+
+// One thread: one logit. Bound: latency.
+__global__ void __launch_bounds__(kThreads) edit_logits(float* rows, int vocab, const LogitEdit* edits, int count) {
+  const int i = int(blockIdx.x) * kThreads + int(threadIdx.x);
+  let_next_start();
+  wait_for_previous();
+  if (i >= count) return;
+  const LogitEdit e = edits[i];
+  float& logit = rows[size_t(e.row) * size_t(vocab) + size_t(e.token)];
+  float x = e.bias != 0 ? __fadd_rn(logit, e.bias) : logit;
+  if (e.count > 0) x = __fsub_rn(x > 0 ? __fdiv_rn(x, e.repeat) : __fmul_rn(x, e.repeat), e.less);
+  logit = x;
 }
 
 int slices_of(int vocab) { return (vocab + kSlice - 1) / kSlice; }
@@ -157,10 +172,15 @@ int slices_of(int vocab) { return (vocab + kSlice - 1) / kSlice; }
 
 size_t pick_scratch_bytes(int rows, int vocab) { return size_t(rows) * size_t(slices_of(vocab)) * sizeof(Best); }
 
-void mask_rows(const MaskCall& call, cudaStream_t stream) {
+void copy_allowed(const AllowedCall& call, cudaStream_t stream) {
   if (call.rows <= 0) return;
-  launch(mask_logits, dim3(unsigned((call.vocab + kThreads - 1) / kThreads), unsigned(call.rows)), kThreads, 0, stream,
+  launch(copy_logits, dim3(unsigned((call.vocab + kThreads - 1) / kThreads), unsigned(call.rows)), kThreads, 0, stream,
          call);
+}
+
+void edit_rows(float* rows, int vocab, const LogitEdit* edits, int count, cudaStream_t stream) {
+  if (count <= 0) return;
+  launch(edit_logits, unsigned((count + kThreads - 1) / kThreads), kThreads, 0, stream, rows, vocab, edits, count);
 }
 
 void pick(Token* out, const PickRow* rows, int count, int vocab, void* scratch, cudaStream_t stream, int32_t* broken) {

@@ -18,16 +18,28 @@ size_t pick_scratch_bytes(int rows, int vocab);
 void pick(Token* out, const PickRow* rows, int count, int vocab, void* scratch, cudaStream_t stream,
           int32_t* broken = nullptr);
 
-// out[r][t] = logits of the row's token where allowed, else -infinity. out: [rows, vocab]; allowed: [rows, (vocab + 31)
-// / 32]; all on the device.
-inline constexpr int kMostMasked = 16;
-struct MaskCall {
+// Copies of rows: out[r][t] = logits of the row's token where allowed, else -infinity. out: [rows, vocab]; allowed:
+// [rows, (vocab + 31) / 32], read for rows whose bit of `masked` is set; all on the device.
+inline constexpr int kMostCopied = 32;
+struct AllowedCall {
   float* out;
-  const float* logits[kMostMasked];
+  const float* logits[kMostCopied];
   const uint32_t* allowed;
+  uint32_t masked;
   int rows, vocab;
 };
-void mask_rows(const MaskCall& call, cudaStream_t stream);
+void copy_allowed(const AllowedCall& call, cudaStream_t stream);
+
+// What bias and penalties make of one logit of such a copy, in this order, as the definition in ops.h says: x + bias,
+// then, where `count` > 0, x / repeat or x * repeat, then minus `less`.
+struct LogitEdit {
+  int32_t row;
+  Token token;
+  float bias;
+  int32_t count;
+  float repeat, less;
+};
+void edit_rows(float* rows, int vocab, const LogitEdit* edits, int count, cudaStream_t stream);
 
 struct TopKCall {
   Candidate* out;
