@@ -13,5 +13,6 @@ PeakKernels peak_kernels_neon_i8mm();
 PeakKernels peak_kernels_neon_dot();
 PeakKernels peak_kernels_avx2();
 PeakKernels peak_kernels_avx512();
+PeakKernels peak_kernels_vnni();
 
 }  // namespace sx::cpu

@@ -64,6 +64,7 @@ PeakKernels kernels_of(Isa isa) {
 #elif defined(__x86_64__)
     case Isa::kAvx2: return cpu::peak_kernels_avx2();
     case Isa::kAmx:
+    case Isa::kVnni: return cpu::peak_kernels_vnni();
     case Isa::kAvx512: return cpu::peak_kernels_avx512();
 #endif
     default: return {nullptr, nullptr};

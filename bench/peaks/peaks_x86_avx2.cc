@@ -1,6 +1,6 @@
 // Arithmetic peaks of AVX2. Its 8-bit dot product is a multiply-add of byte pairs to 16 bits and an addition of 16-bit
-// sums, which is how the 4-bit kernels of linear_avx2.cc use it; 8-bit weights need three to four instructions for the
-// same work.
+// sums, which is how the 4-bit kernels of linear_pairs.inl use it; 8-bit weights need three to four instructions for
+// the same work.
 #include <immintrin.h>
 
 #include "bench/peaks/peak_kernels.h"

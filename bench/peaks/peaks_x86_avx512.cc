@@ -1,4 +1,4 @@
-// Arithmetic peaks of AVX-512 with VNNI: vpdpbusd, and multiply-adds of 32-bit floats, on 512-bit vectors.
+// Arithmetic peaks of AVX-512 without VNNI. See peaks_x86_avx2.cc; the 4-bit kernels are those of linear_pairs.inl.
 #include <immintrin.h>
 
 #include "bench/peaks/peak_kernels.h"
@@ -11,7 +11,7 @@ namespace {
 struct Bytes {
   __m512i x;
   static __m512i zero() { return _mm512_setzero_si512(); }
-  __m512i operator()(__m512i a) const { return _mm512_dpbusd_epi32(a, x, x); }
+  __m512i operator()(__m512i a) const { return _mm512_add_epi16(_mm512_maddubs_epi16(a, x), x); }
 };
 struct Floats {
   __m512 x;

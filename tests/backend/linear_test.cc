@@ -112,32 +112,39 @@ TEST(Linear, EveryTypeSetShapeAndRowCountIsBatchInvariant) {
   }
 }
 
-// AMX is a faster way to the same bits: rows up to a few panels, inner sizes with shorter last super-blocks, odd
-// numbers of groups, a bias and what was there.
-TEST(Linear, AmxHasTheBitsOfVnni) {
+// All x86 sets but the generic one are ways to the same bits: rows up to a few panels, inner sizes with shorter last
+// super-blocks, odd numbers of groups, a bias and what was there.
+class SameBits : public testing::TestWithParam<Isa> {};
+
+TEST_P(SameBits, AsWithAvx2) {
   const auto isas = available_isas();
-  if (std::find(isas.begin(), isas.end(), Isa::kAmx) == isas.end()) GTEST_SKIP() << "no AMX here";
+  for (Isa isa : {Isa::kAvx2, GetParam()})
+    if (std::find(isas.begin(), isas.end(), isa) == isas.end()) GTEST_SKIP() << "no " << isa_name(isa) << " here";
   const int shapes[][2] = {{100, 1536}, {33, 576}, {16, 32}, {41, 96}, {64, 2048}, {7, 800}, {48, 256}};
   for (DType type : kTypes)
     for (const auto& shape : shapes) {
       const int out = shape[0], in = any_in(type, shape[1]), most = 530;
       const Weights w = make_weights(type, out, in, static_cast<uint64_t>(out + in));
       const Tensor tensor = w.tensor();
-      Runner vnni(Isa::kAvx512, 2), amx(Isa::kAmx, 2);
-      const auto a = pack_matrix({&tensor, 1}, Isa::kAvx512, vnni.pool),
-                 b = pack_matrix({&tensor, 1}, Isa::kAmx, amx.pool);
+      Runner avx2(Isa::kAvx2, 2), other(GetParam(), 2);
+      const auto a = pack_matrix({&tensor, 1}, Isa::kAvx2, avx2.pool),
+                 b = pack_matrix({&tensor, 1}, GetParam(), other.pool);
       const auto x = make_rows(most, in, 5), bias = make_rows(1, out, 9), old = make_rows(most, out, 10);
       for (int rows : {1, 2, 3, 8, 9, 10, 12, 13, 15, 16, 17, 24, 25, 31, 32, 33, 47, 48, 64, 100, 128, 512, 530}) {
         if (rows > 128 && out > 64) continue;
-        EXPECT_EQ(different_rows(amx.run(*b, x, rows), vnni.run(*a, x, rows), rows, out), 0)
+        EXPECT_EQ(different_rows(other.run(*b, x, rows), avx2.run(*a, x, rows), rows, out), 0)
             << dtype_name(type) << " " << out << "x" << in << " rows " << rows;
-        EXPECT_EQ(different_rows(amx.run(*b, x, rows, bias.data(), &old), vnni.run(*a, x, rows, bias.data(), &old),
+        EXPECT_EQ(different_rows(other.run(*b, x, rows, bias.data(), &old), avx2.run(*a, x, rows, bias.data(), &old),
                                  rows, out),
                   0)
             << dtype_name(type) << " " << out << "x" << in << " rows " << rows << ", bias and old";
       }
     }
 }
+
+INSTANTIATE_TEST_SUITE_P(Linear, SameBits, testing::Values(Isa::kAvx512, Isa::kVnni, Isa::kAmx), [](const auto& set) {
+  return set.param == Isa::kAvx512 ? "Avx512" : set.param == Isa::kVnni ? "Vnni" : "Amx";
+});
 
 TEST(Linear, LongBatchesCrossPanels) {
   for (Isa isa : available_isas())

@@ -43,7 +43,7 @@ sx_isa_kernel(top_k INCLUDES backend/cpu/sampling/top_k_portable.inl)
 
 # Every file of the linear layers is compiled: one whose set is not built has an empty table of kernels.
 target_sources(sx_backend PRIVATE cpu/linear/linear_generic.cc cpu/linear/linear_neon_dot.cc cpu/linear/linear_neon_i8mm.cc
-  cpu/linear/linear_avx2.cc cpu/linear/linear_avx512.cc cpu/linear/linear_amx.cc)
+  cpu/linear/linear_avx2.cc cpu/linear/linear_avx512.cc cpu/linear/linear_vnni.cc cpu/linear/linear_amx.cc)
 set(uninstrumented "")
 if(SPECEXTEND_SANITIZE)
   set(uninstrumented -fno-sanitize=all)  # instrumented, this one file takes g++ many minutes
@@ -53,4 +53,5 @@ sx_isa_source(cpu/linear/linear_neon_dot.cc NEON_DOT ${no_schedule})
 sx_isa_source(cpu/linear/linear_neon_i8mm.cc NEON_I8MM ${no_schedule})
 sx_isa_source(cpu/linear/linear_avx2.cc AVX2)
 sx_isa_source(cpu/linear/linear_avx512.cc AVX512)
+sx_isa_source(cpu/linear/linear_vnni.cc VNNI)
 sx_isa_source(cpu/linear/linear_amx.cc AMX)

@@ -19,7 +19,7 @@
 
 namespace sx::cpu {
 namespace {
-constexpr Isa kAll[] = {Isa::kGeneric, Isa::kNeonDot, Isa::kNeonI8mm, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
+constexpr Isa kAll[] = {Isa::kGeneric, Isa::kNeonDot, Isa::kNeonI8mm, Isa::kAvx2, Isa::kAvx512, Isa::kVnni, Isa::kAmx};
 // With kernels in this program (isa.cmake).
 constexpr Isa kBuilt[] = {
 #if defined(SX_HAS_NEON_I8MM)
@@ -30,6 +30,9 @@ constexpr Isa kBuilt[] = {
 #endif
 #if defined(SX_HAS_AMX)
     Isa::kAmx,
+#endif
+#if defined(SX_HAS_VNNI)
+    Isa::kVnni,
 #endif
 #if defined(SX_HAS_AVX512)
     Isa::kAvx512,
@@ -80,7 +83,8 @@ const char* isa_name(Isa isa) {
     case Isa::kNeonDot: return "neon-dotprod";
     case Isa::kNeonI8mm: return "neon-i8mm";
     case Isa::kAvx2: return "avx2";
-    case Isa::kAvx512: return "avx512-vnni";
+    case Isa::kAvx512: return "avx512";
+    case Isa::kVnni: return "avx512-vnni";
     case Isa::kAmx: return "avx512-amx";
   }
   return "?";
@@ -102,8 +106,11 @@ std::vector<Isa> available_isas() {
 #elif defined(__x86_64__)
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni")) {
-    if (amx_allowed()) found.push_back(Isa::kAmx);
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+    if (__builtin_cpu_supports("avx512vnni")) {
+      if (amx_allowed()) found.push_back(Isa::kAmx);
+      found.push_back(Isa::kVnni);
+    }
     found.push_back(Isa::kAvx512);
   }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
@@ -122,7 +129,7 @@ std::vector<Isa> available_isas() {
 
 bool has_bf16(Isa isa) {
 #if defined(__x86_64__)
-  return (isa == Isa::kAvx512 || isa == Isa::kAmx) && __builtin_cpu_supports("avx512bf16");
+  return (isa == Isa::kVnni || isa == Isa::kAmx) && __builtin_cpu_supports("avx512bf16");
 #else
   return isa == Isa::kNeonI8mm;
 #endif

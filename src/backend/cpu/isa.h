@@ -7,10 +7,11 @@
 
 namespace sx::cpu {
 
-// kAmx is kAvx512 with AMX tiles: same layouts; linear layers have the same bits, attention over bf16 K and V its own.
-enum class Isa { kGeneric, kNeonDot, kNeonI8mm, kAvx2, kAvx512, kAmx };
+// kVnni is kAvx512 with byte dot products, kAmx is kVnni with tiles. Quantised linear layers have the same bits on all
+// four x86 sets. kVnni has the float kernels of kAvx512; so has kAmx, but for attention over bf16 K and V.
+enum class Isa { kGeneric, kNeonDot, kNeonI8mm, kAvx2, kAvx512, kVnni, kAmx };
 
-const char* isa_name(Isa isa);  // "generic", "neon-dotprod", "neon-i8mm", "avx2", "avx512-vnni", "avx512-amx"
+const char* isa_name(Isa isa);  // "generic", "neon-dotprod", "neon-i8mm", "avx2", "avx512", "avx512-vnni", "avx512-amx"
 std::optional<Isa> isa_from_name(std::string_view name);
 std::vector<Isa> available_isas();  // on this machine and in this program, best first; ends with generic unless
                                     // the program was built for its machine only; never empty

@@ -50,7 +50,7 @@ const RowLoops& row_loops(Isa isa) {
   if (isa == Isa::kAvx2) return avx2::kRowLoops;
 #endif
 #if defined(SX_HAS_AVX512)
-  if (isa == Isa::kAvx512 || isa == Isa::kAmx) return avx512::kRowLoops;
+  if (isa == Isa::kAvx512 || isa == Isa::kVnni || isa == Isa::kAmx) return avx512::kRowLoops;
 #endif
   fail("this program has no loops over rows for instruction set '{}'", isa_name(isa));
 }

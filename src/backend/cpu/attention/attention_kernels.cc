@@ -65,7 +65,7 @@ const Portable& portable(Isa isa) {
   if (isa == Isa::kAvx2) return avx2::kPortable;
 #endif
 #if defined(SX_HAS_AVX512)
-  if (isa == Isa::kAvx512 || isa == Isa::kAmx) return avx512::kPortable;
+  if (isa == Isa::kAvx512 || isa == Isa::kVnni || isa == Isa::kAmx) return avx512::kPortable;
 #endif
   fail("attention: this program has no kernels for instruction set '{}'", isa_name(isa));
 }

@@ -192,6 +192,7 @@ const LinearKernels& linear_kernels(Isa isa) {
     case Isa::kNeonI8mm: kernels = linear_kernels_neon_i8mm(); break;
     case Isa::kAvx2: kernels = linear_kernels_avx2(); break;
     case Isa::kAvx512: kernels = linear_kernels_avx512(); break;
+    case Isa::kVnni: kernels = linear_kernels_vnni(); break;
     case Isa::kAmx: kernels = linear_kernels_amx(); break;
   }
   if (!kernels) fail("linear layers: this program has no kernels for instruction set '{}'", isa_name(isa));

@@ -1,11 +1,11 @@
 // Linear layers of quantised weights for many rows with AMX: tdpbssd multiplies 16 rows x 32 activations by 32 x 16
-// weights into 16 x 16 exact 32-bit sums (order of reduction: linear_wide.inl). The tile unit takes 16 cycles for that,
-// fewer for fewer rows; sums leave it through memory only, and folding them into floats takes 32 vector instructions or
-// more. So two tiles of rows times two groups are one step: results are stored a step late, when they are finished,
-// and activations' sums and scales are read once for both groups. The tile unit keeps one of the two ports of 512-bit
-// instructions busy, so folding and multiplying hardly overlap. Weights are unpacked once into a panel, small enough
-// for L1, for up to kMostTiles tiles of rows; the next panel's are fetched while it is multiplied. A sub-block is what
-// has a scale of its own: 32 inner values, or 16, which cost the tile unit as much.
+// weights into 16 x 16 exact 32-bit sums (order of reduction: linear_act_tiles.inl). The tile unit takes 16 cycles for
+// that, fewer for fewer rows; sums leave it through memory only, and folding them into floats takes 32 vector
+// instructions or more. So two tiles of rows times two groups are one step: results are stored a step late, when they
+// are finished, and activations' sums and scales are read once for both groups. The tile unit keeps one of the two
+// ports of 512-bit instructions busy, so folding and multiplying hardly overlap. Weights are unpacked once into a
+// panel, small enough for L1, for up to kMostTiles tiles of rows; the next panel's are fetched while it is multiplied.
+// A sub-block is what has a scale of its own: 32 inner values, or 16, which cost the tile unit as much.
 #define SX_ISA_NAMESPACE amx
 #include "backend/cpu/linear/linear_amx.h"
 

@@ -1,4 +1,4 @@
-// What linear_avx512.cc needs of linear_amx.cc.
+// What linear_vnni.cc needs of linear_amx.cc.
 #pragma once
 #include <cstddef>
 
@@ -9,7 +9,7 @@ namespace sx::cpu {
 // With one activation scale per 64 inner values, but for kBytes: one per 32.
 enum class AmxStore { kNibbles, kBytes, kSix, kSuperBytes };
 
-// How linear_avx512.cc has packed a part's group-blocks.
+// How linear_vnni.cc has packed a part's group-blocks.
 struct AmxFormat {
   AmxStore store;
   bool centred;  // weights are nibble - 8

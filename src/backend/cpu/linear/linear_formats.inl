@@ -1,8 +1,9 @@
 // The formats of quantised weights that kernels are instantiated for, and what of them does not depend on how quants
-// lie in memory. Included by linear_neon_i8mm.cc and linear_lanes.inl, in the including set's namespace, after kGroup
-// (outputs per group) and kAlwaysWide (never store f16 scales) have been defined there. A set that has kernels of its
-// own for nibbles defines SX_BYTES_ONLY: what is left of 4-bit types is then stored as bytes. One that has kernels for
-// six bits and bytes with a scale per 64 activations, and multiplies sums with the layout's unit, defines SX_SUPERS.
+// lie in memory. Included by linear_neon_i8mm.cc, linear_lanes.inl and the x86 kernels, in the including set's
+// namespace, after kGroup (outputs per group) and kAlwaysWide (never store f16 scales) have been defined there. A set
+// that has kernels of its own for nibbles defines SX_BYTES_ONLY: what is left of 4-bit types is then stored as bytes.
+// One that has kernels for six bits and bytes with a scale per 64 activations, and multiplies sums with the layout's
+// unit, defines SX_SUPERS.
 #include "backend/cpu/linear/linear_float.inl"
 
 namespace sx::cpu::SX_ISA_NAMESPACE {

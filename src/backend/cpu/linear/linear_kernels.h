@@ -6,7 +6,7 @@
 // and calls run(); how a group lies in memory and which tile is used for how many rows is up to the kernels. They are
 // batch-invariant: an output element's bits depend on its row of x and its weights only, so every row count must go
 // through the same floating-point operations in the same order. For quantised weights all sets use (but for layouts
-// with an act_block of 64, see linear_i8mm_super.inl)
+// with an act_block of 64, see linear_i8mm_super.inl and linear_act_tiles.inl)
 //   acc = 0; for each sub-block in order: acc = fma(float(integer dot), scale * dx, acc); acc = fma(offset, sx, acc)
 // (the second only for types with offsets; generic: mul then add), where x is quantised per 32: x ~ dx * q, sx = dx *
 // (sum of the sub-block's q). For float weights acc = fma(w[k], x[k], acc), k ascending. Then out = acc + bias, then
@@ -102,6 +102,7 @@ const LinearKernels* linear_kernels_neon_dot();
 const LinearKernels* linear_kernels_neon_i8mm();
 const LinearKernels* linear_kernels_avx2();
 const LinearKernels* linear_kernels_avx512();
+const LinearKernels* linear_kernels_vnni();
 const LinearKernels* linear_kernels_amx();
 
 }  // namespace sx::cpu

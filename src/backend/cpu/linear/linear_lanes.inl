@@ -5,8 +5,6 @@
 //   load_bytes(p), int_zero(), to_float(IntVec), load_act(const int8_t*), dot<j>(IntVec acc, Bytes w, const ActRegs& x)
 //   (adds, per output, the dot product of w's 4 inner values with x[4j..4j+3]), and for nibbles
 //   low_nibbles, high_nibbles (0..15) and low_nibbles_16, high_nibbles_16 (16 times the two's complement nibble).
-// A set that sums better in another way defines SX_OWN_DOTS and, after including this, lanes_dots() itself instead of
-// those from load_bytes to dot.
 //
 // A group-block is 32 inner values of kGroup outputs: scales [32 / sub][group], offsets likewise (if any), quants
 // [8 quads of inner values][group][4]; as nibbles [4][group][4], quad j low and quad j + 4 high.
@@ -40,11 +38,8 @@ void pack_quants(uint8_t* quants, const int8_t* source, size_t padded) {
 struct alignas(16) ActBlock {
   int8_t q[32];
   float dx;
-  float sx[3];      // dx * sum of q[0..31], q[0..15], q[16..31]
-  int32_t lift[3];  // -128 * each of those sums: takes back 128 that was added to every weight
+  float sx[3];  // dx * sum of q[0..31], q[0..15], q[16..31]
 };
-// Of the block whose q that is.
-SX_INLINE int32_t act_lift(const int8_t* q, int i) { return reinterpret_cast<const ActBlock*>(q)->lift[i]; }
 
 // A row's 32 values. A block with an infinity or NaN gets q = 0 and a scale that makes its row's results NaN.
 inline void lanes_quantise_32(const float* x, ActBlock* out) {
@@ -69,9 +64,6 @@ inline void lanes_quantise_32(const float* x, ActBlock* out) {
   out->sx[0] = out->dx * static_cast<float>(sum[0] + sum[1]);
   out->sx[1] = out->dx * static_cast<float>(sum[0]);
   out->sx[2] = out->dx * static_cast<float>(sum[1]);
-  out->lift[0] = -128 * (sum[0] + sum[1]);
-  out->lift[1] = -128 * sum[0];
-  out->lift[2] = -128 * sum[1];
 }
 
 size_t lanes_act_bytes(int in) { return static_cast<size_t>((in + 31) / 32) * sizeof(ActBlock); }
@@ -100,9 +92,6 @@ SX_INLINE Vec lanes_scale(const uint8_t* p, int v) {
 
 // The integer sums of one vector of outputs against R rows, one per half-block that has its own scale.
 template <class F, int R>
-SX_INLINE void lanes_dots(const uint8_t* quants, int v, const ActRegs* x, IntVec (*s)[R]);
-#if !defined(SX_OWN_DOTS)
-template <class F, int R>
 SX_INLINE void lanes_dots(const uint8_t* quants, int v, const ActRegs* x, IntVec (*s)[R]) {
   constexpr int kStep = kGroup * 4;
   for (int h = 0; h < F::kHalves; ++h)
@@ -125,7 +114,6 @@ SX_INLINE void lanes_dots(const uint8_t* quants, int v, const ActRegs* x, IntVec
   quad.template operator()<0>(), quad.template operator()<1>(), quad.template operator()<2>(),
       quad.template operator()<3>();
 }
-#endif
 
 // One row's results: out = acc + bias, then old + that.
 SX_INLINE void lanes_finish(const LinearJob& job, int group, int row, const Vec* acc) {

@@ -28,7 +28,7 @@ const RowKernels& row_kernels(Isa isa) {
   if (isa == Isa::kAvx2) return avx2::kRowKernels;
 #endif
 #if defined(SX_HAS_AVX512)
-  if (isa == Isa::kAvx512 || isa == Isa::kAmx) return avx512::kRowKernels;
+  if (isa == Isa::kAvx512 || isa == Isa::kVnni || isa == Isa::kAmx) return avx512::kRowKernels;
 #endif
   fail("this program has no row kernels for instruction set '{}'", isa_name(isa));
 }
