@@ -64,6 +64,8 @@ BYTE_LEVEL = {
     "gpt-2": lambda: byte_level(use_regex=True),
     "smollm": lambda: byte_level(pre_tokenizers.Digits(individual_digits=True), use_regex=True),
     "starcoder": lambda: byte_level(pre_tokenizers.Digits(individual_digits=True), use_regex=True),
+    "refact": lambda: byte_level(pre_tokenizers.Digits(individual_digits=True), use_regex=True),
+    "mpt": lambda: byte_level(use_regex=True),
     "llama-bpe": lambda: byte_level(split(LLAMA3)),
     "qwen2": lambda: byte_level(split(QWEN2)),
     "deepseek-coder": lambda: byte_level(split(r"[\r\n]"), split(r"\s?\p{L}+"), split(r"\s?\p{P}+"), split(HAN),
@@ -82,7 +84,8 @@ BYTE_LEVEL = {
 }
 
 
-NFC = ("qwen2", "qwen35")
+NFC = ("qwen2", "qwen35", "command-r", "olmo", "hunyuan")
+WHOLE_WORDS = ("llama-bpe", "smaug-bpe", "glm4", "hunyuan", "tekken")  # a word that is a token is not merged together
 
 
 # ---------------------------------------------------------------------------------------------------------------- texts
@@ -213,7 +216,7 @@ def rebuild(arrays):
     vocab = {t: i for i, t in enumerate(arrays["tokens"])}
     merges = [tuple(m.split(" ")) for m in arrays["merges"]]
     pre = arrays.get("pre", "gpt-2")
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre == "llama-bpe"))
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre in WHOLE_WORDS))
     tokenizer.pre_tokenizer = BYTE_LEVEL[pre]()
     if pre in NFC:
         tokenizer.normalizer = normalizers.NFC()
@@ -294,7 +297,7 @@ LLAMA_DECODER = {"type": "Sequence", "decoders": [
 
 def byte_level_cases(texts, size):
     for name, make in BYTE_LEVEL.items():
-        if name == "starcoder":
+        if name in ("starcoder", "refact", "mpt"):
             continue
         tokenizer = train_bpe(make(), texts, size, normalizers.NFC() if name in NFC else None,
                               ignore_merges=name == "llama-bpe")

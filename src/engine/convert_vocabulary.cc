@@ -21,10 +21,11 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 // One name per family of patterns; the first that fits is written.
-constexpr const char* kPreNames[] = {"gpt-2",     "smollm",     "llama-bpe",    "dbrx",           "qwen2",
-                                     "stablelm2", "qwen35",     "deepseek-llm", "deepseek-coder", "deepseek-v3",
-                                     "falcon",    "tekken",     "gpt-4o",       "bloom",          "viking",
-                                     "superbpe",  "bailingmoe", "seed-coder",   "default"};
+constexpr const char* kPreNames[] = {
+    "gpt-2",          "smollm",      "llama-bpe", "dbrx",   "qwen2",    "stablelm2",  "qwen35", "deepseek-llm",
+    "deepseek-coder", "deepseek-v3", "falcon",    "tekken", "gpt-4o",   "bloom",      "viking", "superbpe",
+    "bailingmoe",     "seed-coder",  "command-r", "olmo",   "tiny_aya", "exaone-moe", "jais-2", "laguna",
+    "spark2_5",       "minicpm5",    "ufakzeka",  "youtu",  "hunyuan",  "default"};
 
 // Words, numbers, spaces, code, scripts and signs on which pre-tokenisers differ.
 constexpr const char* kSamples[] = {"Hello, world! It's 3.14159 o'clock; we'll DON'T 1234567 times.",

@@ -43,6 +43,15 @@ void check(const TokenizerData& data) {
   check_id("padding_token_id", data.pad);
 }
 
+// Gemma's own tokens of two and more spaces. SentencePiece finds them where it has made spaces visible, and so takes a
+// written U+2581 for one of these spaces.
+bool is_run_of_spaces(const TokenizerData& data, Token token) {
+  const std::string& text = data.tokens[static_cast<size_t>(token)];
+  return data.model == "llama" && data.add_space_prefix == 0 && !data.types.empty() &&
+         data.types[static_cast<size_t>(token)] == TokenType::kUserDefined && !text.empty() &&
+         text.find_first_not_of(' ') == std::string::npos;
+}
+
 void fill_vocabulary(const TokenizerData& data, TokenizerParts& parts) {
   TokenTable& vocabulary = parts.vocabulary;
   vocabulary.text = data.tokens;
@@ -65,6 +74,7 @@ void fill_vocabulary(const TokenizerData& data, TokenizerParts& parts) {
       if (type == TokenType::kUserDefined) type = TokenType::kControl;
       parts.ends.push_back(t);
     }
+    if (is_run_of_spaces(data, t)) continue;
     parts.added.add({.text = text,
                      .token = t,
                      .control = type != TokenType::kUserDefined,
@@ -136,6 +146,11 @@ void build_spm(const TokenizerData& data, TokenizerParts& parts) {
     }
     bytes = text;
     if (vocabulary.is_control(t)) continue;
+    if (is_run_of_spaces(data, t)) {
+      std::string visible;
+      for (size_t i = 0; i < text.size(); ++i) visible += kMetaspace;
+      parts.added_normalized.add({.text = visible, .token = t, .normalized = true});
+    }
     parts.model_lookup.insert_or_assign(text, t);
     if (type == TokenType::kUserDefined) continue;
     for (size_t at = 0; (at = bytes.find(kMetaspace, at)) != std::string::npos; ++at) {
@@ -183,6 +198,7 @@ bool is_end_token_name(std::string_view text, const TokenTable& vocabulary) {
   };
   if (text == "<|end|>")  // gpt-oss ends its answers by <|return|> and <|call|>, Solar by <|flush|> and <|calls|>
     return vocabulary.find("<|return|>") == kNoToken && vocabulary.find("<|flush|>") == kNoToken;
+  if (text == "</s>") return vocabulary.find("<eos>") == kNoToken;  // Gemma's is the end of HTML's <s>
   return std::find(kNames.begin(), kNames.end(), text) != kNames.end();
 }
 

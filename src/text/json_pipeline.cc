@@ -112,7 +112,10 @@ class PreTokenizerReader {
           view.has("behavior") ? read_behavior(view.at("behavior")) : SplitBehavior::kIsolated;
       add(SplitStep{Regex(R"([!-/:-@\[-`{-~\p{P}])", where), behavior});
     } else if (type == "Whitespace") {
-      add(SplitStep{Regex(R"([\w\x{200c}\x{200d}]+|[^\w\s\x{200c}\x{200d}]+)", where), SplitBehavior::kRemoved, true});
+      // The words of another regex engine than the patterns': joiners count, numbers such as U+00B2 do not.
+      constexpr std::string_view kWords =
+          R"((?:[\x{200c}\x{200d}]|(?![\xb2\xb3\xb9\xbc-\xbe])\w)+|(?:[\xb2\xb3\xb9\xbc-\xbe]|[^\w\s\x{200c}\x{200d}])+)";
+      add(SplitStep{Regex(kWords, where), SplitBehavior::kRemoved, true});
     } else if (type == "WhitespaceSplit") {
       add(SplitStep{Regex(R"(\s)", where), SplitBehavior::kRemoved});
     } else if (type == "Metaspace") {

@@ -55,6 +55,23 @@ constexpr std::string_view kMiniCpm5 =
 constexpr std::string_view kUfakZeka =
     R"([^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+constexpr std::string_view kExaoneMoe =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+)";
+// Runs of white space are cut by powers of two.
+constexpr std::string_view kJais2 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1})";
+constexpr std::string_view kYoutuScripts =
+    R"([가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+)";
+constexpr std::string_view kYoutu =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kSpark =
+    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+)";
+// Chinese characters are no letters of words here.
+constexpr std::string_view kKimi =
+    R"(\p{sc:Han}+|[^\r\n\p{L}\p{N}]?(?:(?!\p{sc:Han})[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])*(?:(?!\p{sc:Han})[\p{Ll}\p{Lm}\p{Lo}\p{M}])+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?(?:(?!\p{sc:Han})[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])+(?:(?!\p{sc:Han})[\p{Ll}\p{Lm}\p{Lo}\p{M}])*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+// The names of one row have the same pipeline. Published tokenizers that are tiktoken's look a word up as a whole
+// before they merge (ignore_merges), whatever the merges in a GGUF file would give.
 struct Family {
   std::vector<std::string_view> names;
   NamedPreTokenizer pre;
@@ -62,27 +79,33 @@ struct Family {
 
 const std::vector<Family>& families() {
   static const std::vector<Family> list = {
-      {{"gpt-2",           "gpt2",        "phi-2",   "mpt",     "olmo",        "jais",       "trillion",
-        "granite-docling", "roberta-bpe", "jina-es", "jina-de", "jina-v1-en",  "jina-v2-es", "jina-v2-de",
-        "jina-v2-code",    "gigachat",    "a.x-4.0", "mellum",  "modern-bert", "exaone4"},
+      {{"gpt-2", "gpt2", "phi-2", "mpt", "jais", "trillion", "granite-docling", "roberta-bpe", "jina-es", "jina-de",
+        "jina-v1-en", "jina-v2-es", "jina-v2-de", "jina-v2-code", "gigachat", "a.x-4.0", "mellum", "modern-bert",
+        "exaone4"},
        {{kGpt2Pattern}}},
-      {{"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"},
-       {{kDigit, kGpt2Pattern}}},
-      {{"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"},
+      {{"olmo"}, {{kGpt2Pattern}, false, false, true}},
+      {{"smollm", "starcoder", "refact", "codeshell", "exaone", "minerva-7b", "mellum2"}, {{kDigit, kGpt2Pattern}}},
+      {{"command-r"}, {{kDigit, kGpt2Pattern}, false, false, true}},
+      {{"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano"},
        {{kLlama3}, true, true}},
-      {{"dbrx", "smaug-bpe", "chatglm-bpe", "glm4"}, {{kLlama3}}},
-      {{"qwen2", "deepseek-r1-qwen", "kormo", "megrez"}, {{kQwen2}, false, false, true}},
-      {{"stablelm2", "hunyuan", "solar-open", "grok-2"}, {{kQwen2}}},
+      {{"dbrx"}, {{kLlama3}}},
+      {{"smaug-bpe", "glm4", "glm5", "chatglm-bpe"}, {{kLlama3}, true}},
+      {{"qwen2", "deepseek-r1-qwen", "kormo", "megrez", "f2llmv2"}, {{kQwen2}, false, false, true}},
+      {{"hunyuan"}, {{kQwen2}, true, false, true}},
+      {{"stablelm2", "solar-open", "grok-2"}, {{kQwen2}}},
       {{"qwen35"}, {{kQwen35}, false, false, true}},
       {{"deepseek-llm"},
        {{R"([\r\n])", kCased, R"(\s?[!-/:-~！-／：-～‘-‟　-。]+)", R"(\s+$)", kHanHangul, R"(\p{N}+)"}}},
       {{"deepseek-coder"}, {{R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", kHanHangul, kDigit}}},
       {{"deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"}, {{R"(\p{N}{1,3})", kKanaHan, kDeepseek3}}},
+      {{"spark2_5"}, {{R"(\p{N}{1,3})", kKanaHan, kSpark, kDigit}}},
       {{"falcon"}, {{R"([\p{P}\$\+<=>\^~\|`]+)", kGpt2Pattern, "[0-9][0-9][0-9]"}}},
       // Early converters did not name the pre-tokeniser; readers of GGUF assume these patterns then.
       {{"", "default"}, {{R"([\p{P}\$\+<=>\^~\|]+)", kGpt2Pattern, R"(\p{N}+)", "[0-9][0-9][0-9]"}}},
       {{"tekken"}, {{kTekken}, true, true}},
       {{"gpt-4o", "llama4", "minimax-m2", "kanana2", "talkie"}, {{kGpt4o}}},
+      {{"youtu"}, {{kYoutuScripts, kYoutu}, true}},
+      {{"kimi-k2"}, {{kKimi}, true}},
       {{"tiny_aya", "cohere2moe"}, {{kThousands, kGpt4o}}},
       {{"poro-chat", "bloom", "gpt3-finnish"}, {{kBloom}}},
       {{"viking"}, {{kBloom, kDigit}}},
@@ -91,6 +114,14 @@ const std::vector<Family>& families() {
       {{"seed-coder"}, {{kSeedCoder}}},
       {{"minicpm5"}, {{R"(\p{N}{1,3})", kMiniCpm5}, true}},
       {{"ufakzeka"}, {{kUfakZeka}}},
+      {{"exaone-moe"}, {{kExaoneMoe}}},
+      {{"jais-2"}, {{kJais2}}},
+      {{"laguna"}, {{R"([^\n]+|[\n]+)", kQwen2}}},
+      {{"chameleon"},
+       {{"<sentinel:[0-9]+>", "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", R"(([\t\n]|    |  ))", kDigit,
+         R"([\p{P}!-/:-@\[-`{-~])", kGpt2Pattern},
+        false,
+        true}},
   };
   return list;
 }

@@ -19,9 +19,18 @@ constexpr std::string_view kNotSpace =
     "\\x00-\\x08\\x0e-\\x1f\\x21-\\x84\\x86-\\x9f\\xa1-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}"
     "\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}";
 // Alphabetic, marks, decimal digits, connectors. Alphabetic = letters, letter numbers, some marks and circled letters.
+// Below U+0100 Oniguruma's table has the other numbers too, superscripts and fractions.
 constexpr std::string_view kWord =
-    "\\p{L}\\p{M}\\p{Nl}\\p{Nd}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{"
+    "\\xb2\\xb3\\xb9\\xbc-\\xbe\\p{L}\\p{M}\\p{Nl}\\p{Nd}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{"
     "1f189}";
+
+// \b and \B, in terms of the same word characters: PCRE2 counts every number as one, Oniguruma only decimal digits.
+std::string word_boundary(bool at_boundary) {
+  const std::string word = "[" + std::string(kWord) + "]";
+  const std::string begins = "(?=" + word + ")", does_not_begin = "(?!" + word + ")";
+  return "(?:(?<=" + word + ")" + (at_boundary ? does_not_begin : begins) + "|(?<!" + word + ")" +
+         (at_boundary ? begins : does_not_begin) + ")";
+}
 
 // Rewrites what Oniguruma (Ruby syntax) reads differently from PCRE2. Fails for syntax that has no counterpart.
 std::string translate(std::string_view pattern, const std::string& where) {
@@ -32,6 +41,10 @@ std::string translate(std::string_view pattern, const std::string& where) {
     if (c == '\\' && i + 1 < pattern.size()) {
       const char escaped = pattern[++i];
       std::string_view set = escaped == 's' ? kSpace : escaped == 'S' ? kNotSpace : escaped == 'w' ? kWord : "";
+      if (!in_class && (escaped == 'b' || escaped == 'B')) {
+        out += word_boundary(escaped == 'b');
+        continue;
+      }
       if (escaped == 'W' && in_class) fail("{}: pattern {}: \\W inside a class is not supported", where, pattern);
       if (escaped == 'W') {
         out += "[^", out += kWord, out += ']';

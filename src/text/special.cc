@@ -9,7 +9,7 @@ namespace sx {
 namespace {
 
 bool word_at_start(std::string_view text, RegexScratch& scratch) {
-  static const Regex pattern(R"(\A\w)", "added token");
+  static const Regex pattern(R"(\A(?![\xb2\xb3\xb9\xbc-\xbe])\w)", "added token");  // not Oniguruma's words
   Regex::Match match{};
   return !text.empty() && pattern.find(text.substr(0, utf8_step(text, 0).length), 0, scratch, match);
 }

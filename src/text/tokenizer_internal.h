@@ -50,7 +50,8 @@ std::unique_ptr<TokenizerParts> tokenizer_parts(const TokenizerData& data);
 // Says whether a special token of a GGUF vocabulary includes the white space behind it.
 bool special_strips_right(const TokenizerData& data, std::string_view text);
 // Recognises the names by which published vocabularies mark the end of a turn or of a text. "<|end|>" ends Phi's
-// answers, but only a part of an answer where the vocabulary has a word for its end besides.
+// answers, but only a part of an answer where the vocabulary has a word for its end besides; so does "</s>" with
+// "<eos>".
 bool is_end_token_name(std::string_view text, const TokenTable& vocabulary);
 
 }  // namespace sx

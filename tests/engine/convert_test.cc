@@ -83,8 +83,10 @@ TEST(ConvertVocabulary, EveryPreTokeniserIsFoundAgainByItsPatterns) {
   testing::write_tiny_gguf(temp.file("a.gguf"), {});
   TokenizerData gguf = ModelFile::open(temp.file("a.gguf"))->tokenizer();
   std::vector<std::string> notes;
-  for (const char* name : {"gpt-2", "smollm", "llama-bpe", "dbrx", "qwen2", "stablelm2", "qwen35", "deepseek-v3",
-                           "tekken", "gpt-4o", "refact", "llama3"}) {
+  for (const char* name :
+       {"gpt-2",    "smollm",     "llama-bpe", "dbrx",   "qwen2",    "stablelm2", "qwen35", "deepseek-v3",
+        "tekken",   "gpt-4o",     "refact",    "llama3", "glm4",     "command-r", "olmo",   "hunyuan",
+        "tiny_aya", "exaone-moe", "jais-2",    "laguna", "spark2_5", "youtu"}) {
     gguf.pre = name;
     for (const int add_bos : {0, 1}) {
       gguf.add_bos = add_bos;

@@ -166,11 +166,49 @@ TEST(Bpe, PreTokenisersCutDigitsDifferently) {
   EXPECT_THAT(cut("deepseek-coder"), ElementsAre("1", "2", "3", "4"));
 }
 
-TEST(Bpe, Qwen2NormalisesFirst) {
-  const auto qwen = TokenCodec::create(byte_vocabulary({"a b"}, "qwen2"));
-  EXPECT_EQ(qwen->decode(qwen->encode("e\u0301", false, false)), "\u00E9");
-  const auto gpt = TokenCodec::create(byte_vocabulary({"a b"}));
-  EXPECT_EQ(gpt->decode(gpt->encode("e\u0301", false, false)), "e\u0301");
+// Llama 3's list has 588 words that no order of merges makes; GLM-4's and HunYuan's are tiktoken's too.
+TEST(Bpe, NamesThatTakeWholeWords) {
+  for (const char* pre : {"llama-bpe", "smaug-bpe", "glm4", "glm5", "chatglm-bpe", "hunyuan", "kimi-k2", "tekken"}) {
+    TokenizerData data = byte_vocabulary({"a b"}, pre);
+    data.tokens.push_back("zzz");
+    data.types.push_back(TokenType::kNormal);
+    EXPECT_THAT(pieces(*TokenCodec::create(data), "zzz"), ElementsAre("zzz")) << pre;
+  }
+}
+
+// U+2460 is a number but no character of a word, so the digits in front of it end at a boundary. U+00B2 is one to
+// Oniguruma.
+TEST(Bpe, WordsEndBeforeCircledDigits) {
+  const std::vector<std::string> merges = {"1 2", "12 3", "123 4", "â ĳ", "âĳ ł", "12 âĳł", "Â ²", "12 Â²"};
+  const auto tokenizer = TokenCodec::create(byte_vocabulary(merges, "tiny_aya"));
+  EXPECT_THAT(pieces(*tokenizer, "12\u2460"), ElementsAre("12", "\u2460"));
+  EXPECT_THAT(pieces(*tokenizer, "12\u00B2"), ElementsAre("12\u00B2"));
+  EXPECT_THAT(pieces(*tokenizer, "1234"), ElementsAre("1", "2", "3", "4"));
+  EXPECT_THAT(pieces(*tokenizer, "123 12"), ElementsAre("123", " ", "12"));
+}
+
+TEST(Bpe, CutByTheNamesPattern) {
+  const std::vector<std::string> merges = {"a b", "Ġ ab", "ab Ġab", "- Ċ", "Ċ Ċ", "Ġ Ġ", "ĠĠ ĠĠ"};
+  const auto cut = [&](const char* pre, const char* text) {
+    return pieces(*TokenCodec::create(byte_vocabulary(merges, pre)), text);
+  };
+  EXPECT_THAT(cut("exaone-moe", "ab ab"), ElementsAre("ab ab"));  // words and the spaces between them
+  EXPECT_THAT(cut("exaone4", "ab ab"), ElementsAre("ab", " ab"));
+  EXPECT_THAT(cut("jais-2", "     ab"), ElementsAre("    ", " ab"));
+  EXPECT_THAT(cut("laguna", "-\n\n"), ElementsAre("-", "\n\n"));  // signs and lines
+  EXPECT_THAT(cut("qwen2", "-\n\n"), ElementsAre("-\n", "\n"));
+  EXPECT_THAT(cut("spark2_5", "-\n\n"), ElementsAre("-", "\n", "\n"));
+}
+
+TEST(Bpe, SomeNamesNormaliseFirst) {
+  for (const char* pre : {"qwen2", "f2llmv2", "qwen35", "hunyuan", "command-r", "olmo"}) {
+    const auto tokenizer = TokenCodec::create(byte_vocabulary({"a b"}, pre));
+    EXPECT_EQ(tokenizer->decode(tokenizer->encode("e\u0301", false, false)), "\u00E9") << pre;
+  }
+  for (const char* pre : {"gpt-2", "stablelm2", "smollm"}) {
+    const auto tokenizer = TokenCodec::create(byte_vocabulary({"a b"}, pre));
+    EXPECT_EQ(tokenizer->decode(tokenizer->encode("e\u0301", false, false)), "e\u0301") << pre;
+  }
 }
 
 TEST(Bpe, SpecialTokens) {

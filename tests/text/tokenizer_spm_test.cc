@@ -122,6 +122,32 @@ TEST(Spm, UserDefinedTokensAreFoundInTheRawText) {
   EXPECT_THAT(texts(data, *tokenizer, "ca  bc"), ElementsAre("▁", "c", "a  b", "▁", "c"));
 }
 
+// Gemma's texts end with <eos>; its "</s>" is a tag of HTML, which must neither end an answer nor be hidden in one.
+TEST(Spm, EndOfStruckOutTextIsNoEnd) {
+  TokenizerData data = vocabulary(kSmall);
+  data.tokens[1] = "<bos>", data.tokens[2] = "<eos>";
+  data.tokens.push_back("</s>"), data.scores.push_back(0), data.types.push_back(TokenType::kUserDefined);
+  const auto tag = static_cast<Token>(data.tokens.size() - 1);
+  const auto tokenizer = TokenCodec::create(data);
+  EXPECT_FALSE(tokenizer->is_end(tag));
+  EXPECT_TRUE(tokenizer->is_end(2));
+  EXPECT_THAT(texts(data, *tokenizer, "a</s>"), ElementsAre("▁a", "</s>"));
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode("a</s>", false, false), true), "a</s>");
+}
+
+// Google's SentencePiece gives these ids: a written U+2581 is a space to it, also beside one.
+TEST(Spm, RunsOfSpacesAreFoundWhereSpacesAreVisible) {
+  std::vector<Entry> entries = {
+      {"▁", -1}, {"a", -2}, {"▁a", -6}, {"  ", 0, TokenType::kUserDefined}, {"   ", 0, TokenType::kUserDefined}};
+  TokenizerData data = vocabulary(entries);
+  data.add_space_prefix = 0;
+  const auto tokenizer = TokenCodec::create(data);
+  for (const char* text : {"a   a", "a▁▁▁a", "a▁ ▁a"})
+    EXPECT_THAT(texts(data, *tokenizer, text), ElementsAre("a", "   ", "a")) << text;
+  EXPECT_THAT(texts(data, *tokenizer, "a▁a  "), ElementsAre("a", "▁a", "  "));
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode("  a   a", false, false)), "  a   a");
+}
+
 TEST(Spm, CuttingAtSpacesChangesNothing) {
   // Once with a vocabulary that may be cut at spaces, once with one more (never used) token that forbids it.
   std::vector<Entry> entries = kSmall;
