@@ -39,7 +39,7 @@ function(sx_module name)
   target_link_libraries(sx_${name} PUBLIC sx_settings fmt::fmt Threads::Threads)
 endfunction()
 
-# sx_test(name libraries sources...): a GoogleTest program, its cases found by ctest; SX_TEST_PROPERTIES: more of their properties.
+# sx_test(name libraries sources...): a GoogleTest program, its cases found by ctest.
 # Half of what a build takes is its tests, so their own code gets -O1, and the headers that cost most are read once for all of them
 # (each test still includes what it uses: the sanitizers' builds have no precompiled headers).
 function(sx_test name libraries)
@@ -58,5 +58,5 @@ function(sx_test name libraries)
     target_precompile_headers(test_${name} REUSE_FROM sx_test_headers)
     target_compile_options(test_${name} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
   endif()
-  gtest_discover_tests(test_${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600 ${SX_TEST_PROPERTIES})
+  gtest_discover_tests(test_${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)
 endfunction()

@@ -218,7 +218,10 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
     speculations_.push_back(std::make_unique<Speculation>(specs[i], parts));
     if (speculations_.back()->wants_costs()) with_costs = std::max(with_costs, speculations_.back()->nodes());
   }
-  if (with_costs > 0) find_costs(parts, with_costs + 1), cost_rows_ = cost_range(parts, with_costs + 1).most;
+  if (with_costs > 0) {  // in a batch all may draft: what a node of each costs is measured, not guessed from fewer rows
+    const int rows = std::max(with_costs + 1, options_.max_sessions > 1 ? 2 * options_.max_sessions : 0);
+    find_costs(parts, rows), cost_rows_ = cost_range(parts, rows).most;
+  }
   parts_ = {.backend = backend_.get(),
             .model = model_.get(),
             .kv = kv_.get(),
