@@ -190,10 +190,7 @@ SX_INLINE Vec abs(Vec a) {
 SX_INLINE Vec round(Vec a) {
   return _mm512_maskz_roundscale_ps(0xffff, a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-SX_INLINE Vec scale2(Vec x, Vec n) {
-  const __m512i whole = _mm512_add_epi32(_mm512_maskz_cvtps_epi32(0xffff, n), _mm512_set1_epi32(127));
-  return _mm512_mul_ps(x, _mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xffff, whole, 23)));
-}
+SX_INLINE Vec scale2(Vec x, Vec n) { return _mm512_maskz_scalef_ps(0xffff, x, n); }
 SX_INLINE Vec add_exponent(Vec x, Vec w) {
   const __m512i power = _mm512_maskz_slli_epi32(0xffff, _mm512_castps_si512(w), 23);
   return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), power));

@@ -286,7 +286,7 @@ void attend(const AttendArgs& args, Isa isa, ThreadPool& pool, AttentionScratch&
                          tile_layout(store.value_layout(), store.key_layout(), isa), unpack_kernels(isa)};
   const AttentionKernels& kernels = attention_kernels(tile.keys, tile.values, isa);
   AttentionPlan& plan = *scratch.plan_;
-  plan.plan(args, store, kernels.tile_rows, pool.size());
+  plan.plan(args, store, kernels, pool.size());
   const auto work = [&](int thread) {
     AttentionWorker& worker = plan.workers[static_cast<size_t>(thread)];
     if (kernels.enter) kernels.enter();

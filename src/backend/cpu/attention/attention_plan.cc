@@ -8,8 +8,9 @@
 namespace sx::cpu {
 namespace {
 
-constexpr int kChunkRows = 48;                       // query rows of a chunk (at least one token)
-constexpr size_t kPartialBytes = size_t(256) << 20;  // address space; pages come with use
+constexpr int kChunkRows = 48, kMostChunkRows = 192;  // query rows of a chunk (at least one token)
+constexpr int kUnitsPerThread = 4;                    // that large chunks leave
+constexpr size_t kPartialBytes = size_t(256) << 20;   // address space; pages come with use
 
 // Calls visit(row) for each set bit that stands for a row of this step; nodes below `uncommitted` are skipped.
 template <class Visit>
@@ -57,7 +58,7 @@ void AttentionPlan::reserve(const StepLimits& wanted, int wanted_threads) {
   limits.head_dim = std::max(limits.head_dim, wanted.head_dim);
   threads = std::max(threads, wanted_threads);
   const int widest = (limits.head_dim + 15) / 16 * 16;
-  const int chunk_rows = std::max(kChunkRows, limits.heads);
+  const int most_rows = std::max(kMostChunkRows, limits.heads);
 
   const auto n = static_cast<size_t>(limits.rows);
   rows.resize(n);
@@ -65,10 +66,10 @@ void AttentionPlan::reserve(const StepLimits& wanted, int wanted_threads) {
   chunks.resize(n);
   counters = std::make_unique<std::atomic<int32_t>[]>(n * static_cast<size_t>(limits.kv_heads));
 
-  const Sizes small(chunk_rows, kTileRows, widest), large(chunk_rows, kMostTileRows, widest);
+  const Sizes small(most_rows, kTileRows, widest), large(most_rows, kMostTileRows, widest);
   const size_t states = std::max(small.states, large.states), queries = std::max(small.queries, large.queries);
   const size_t block = round64(static_cast<size_t>(widest) * kBlock * 4 + 256);
-  const size_t ranges = round64(sizeof(int32_t) * static_cast<size_t>(chunk_rows));
+  const size_t ranges = round64(sizeof(int32_t) * static_cast<size_t>(most_rows));
   const size_t each = 2 * states + large.state + queries + large.query + 6 * block + 2 * ranges;
   memory = Pages(each * static_cast<size_t>(threads), "the scratch of attention");
   workers.assign(static_cast<size_t>(threads), {});
@@ -139,7 +140,7 @@ bool AttentionPlan::order_tree(const SeqRows& seq, int at) {
 
 void AttentionPlan::cut_sequence(const AttendArgs& args, int s, int at, bool tree) {
   const SeqRows& seq = args.seqs[static_cast<size_t>(s)];
-  const int most = std::max(1, kChunkRows / group);
+  const int most = std::max(1, chunk_rows / group);
   for (int t = 0; t < seq.rows; t += most) {
     Chunk& c = chunks[static_cast<size_t>(chunk_count++)];
     c.seq = s;
@@ -188,14 +189,26 @@ void AttentionPlan::number_items(int kv_heads, int pool_threads) {
   }
 }
 
-void AttentionPlan::plan(const AttendArgs& args, const CpuKvStore& store, int kernel_rows, int pool_threads) {
+// A chunk of a prompt is large where its rows share what a block is written out to, but leaves all threads enough to
+// do.
+int AttentionPlan::rows_of_chunks(const AttendArgs& args, bool writes_out, int pool_threads) const {
+  if (!writes_out) return kChunkRows;
+  int64_t all = 0;
+  for (const SeqRows& seq : args.seqs) all += int64_t(seq.rows) * group * args.shape.kv_heads;
+  return static_cast<int>(
+      std::clamp<int64_t>(all / (int64_t(kUnitsPerThread) * pool_threads), kChunkRows, kMostChunkRows));
+}
+
+void AttentionPlan::plan(const AttendArgs& args, const CpuKvStore& store, const AttentionKernels& kernels,
+                         int pool_threads) {
   SX_ASSERT(args.shape.heads % args.shape.kv_heads == 0 && args.shape.heads <= limits.heads &&
             args.shape.kv_heads <= limits.kv_heads);
   SX_ASSERT(args.shape.head_dim == store.geometry().head_dim && args.shape.head_dim <= limits.head_dim);
   SX_ASSERT(args.shape.kv_heads == store.geometry().kv_heads && pool_threads <= threads);
   group = args.shape.heads / args.shape.kv_heads;
   padded = store.key_layout().padded;
-  tile_rows = kernel_rows;
+  tile_rows = kernels.tile_rows;
+  chunk_rows = rows_of_chunks(args, kernels.shared != nullptr, pool_threads);
   chunk_count = 0;
   int at = 0;
   for (size_t s = 0; s < args.seqs.size(); ++s) {

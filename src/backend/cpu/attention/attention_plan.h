@@ -1,5 +1,5 @@
 // How one attend() call is cut into work. The rows of a sequence are put in order (trees: grouped by the leaf whose
-// path they lie on) and cut into chunks of about 48 query rows; a unit is a chunk and a KV head. A unit is one work
+// path they lie on) and cut into chunks of 48 to 192 query rows; a unit is a chunk and a KV head. A unit is one work
 // item that runs through all spans, or, when units are too few or too uneven for the threads, one item per span
 // (split-KV) whose states the last thread to finish merges in order. The plan cannot change a bit of the result.
 #pragma once
@@ -67,13 +67,12 @@ struct AttentionPlan {
   Pages memory, partials;  // of the workers; of cut units
 
   // Set by plan().
-  int chunk_count = 0, items = 0, group = 0, padded = 0, tile_rows = 0;
+  int chunk_count = 0, items = 0, group = 0, padded = 0, tile_rows = 0, chunk_rows = 0;
   int64_t cost = 0;  // blocks x tiles
   std::atomic<int32_t> next{0};
 
   void reserve(const StepLimits& wanted, int wanted_threads);
-  // tile_rows: of the kernels.
-  void plan(const AttendArgs& args, const CpuKvStore& store, int tile_rows, int pool_threads);
+  void plan(const AttendArgs& args, const CpuKvStore& store, const AttentionKernels& kernels, int pool_threads);
   float* partial(const Chunk& c, int head, int span, int tile) const {
     const auto state = static_cast<size_t>(c.partial + (head * c.spans + span) * c.tiles + tile);
     return partials.as<float>() + state * static_cast<size_t>(state_floats(tile_rows, padded));
@@ -81,6 +80,7 @@ struct AttentionPlan {
   int find_chunk(int item) const;
 
  private:
+  int rows_of_chunks(const AttendArgs& args, bool writes_out, int pool_threads) const;
   bool order_tree(const SeqRows& seq, int at);
   void cut_sequence(const AttendArgs& args, int seq, int at, bool tree);
   void number_items(int kv_heads, int pool_threads);

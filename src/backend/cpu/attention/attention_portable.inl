@@ -17,6 +17,8 @@ namespace {
 
 constexpr float kEmpty = -1e30f;  // m of a row that has seen nothing; masked scores are -infinity, which is below it
 constexpr int kColumns = 16 / kLanes;  // vectors in 16 columns
+constexpr int kAlphas = 16;            // factors for old outputs: of kTileRows rows, in whole vectors
+static_assert(kAlphas >= kTileRows && kAlphas % kLanes == 0);
 static_assert(16 % kLanes == 0);
 
 // One element type: how kLanes of them become floats, and the scale of a position (1 where there is none).
@@ -142,32 +144,44 @@ __attribute__((noinline)) void cap_scores(float* s, SoftCap cap) {
   }
 }
 
-// Scores to weights, in place; raises m, rescales and extends l; returns the factor for the old output.
-template <class E>
-SX_INLINE float weigh(float* s, float& m, float& l, const float* scale) {
-  Vec top = set1(kEmpty);
-  for (int j = 0; j < kBlock; j += kLanes) top = max(top, load(s + j));
-  const float high = reduce_max(top), next = high > m ? high : m;
-  const float alpha = next == m ? 1.0f : exp2_neg1(m - next);
-  m = next;
-  Vec sum = zero();
-  for (int j = 0; j < kBlock; j += kLanes) {
-    Vec w = exp2_neg(sub(load(s + j), set1(next)));
-    sum = add(sum, w);
-    if constexpr (E::kScaled) w = mul(w, load(scale + j));
-    store(s + j, w);
+// Scores to weights, in place; raises m, rescales and extends l; alpha: the factors for the old outputs. What the rows
+// do one after the other (a maximum and a sum across lanes, the exponential of one number) is done for all of them at
+// each step, so that they wait for it together.
+template <class E, int R>
+SX_INLINE void weigh(float (*s)[kBlock], float* m, float* l, float* alpha, const float* scale) {
+  float next[R], sum[R];
+  for (int i = 0; i < R; ++i) {
+    Vec top = set1(kEmpty);
+    for (int j = 0; j < kBlock; j += kLanes) top = max(top, load(s[i] + j));
+    const float high = reduce_max(top);
+    next[i] = high > m[i] ? high : m[i];
+    alpha[i] = m[i] - next[i];
+    m[i] = next[i];
   }
-  l = l * alpha + reduce_add(sum);
-  return alpha;
+  for (int i = R; i < kAlphas; ++i) alpha[i] = 0;
+  for (int i = 0; i < R; i += kLanes) store(alpha + i, exp2_neg(load(alpha + i)));
+  for (int i = 0; i < R; ++i) {
+    Vec all = zero();
+    for (int j = 0; j < kBlock; j += kLanes) {
+      Vec w = exp2_neg(sub(load(s[i] + j), set1(next[i])));
+      all = add(all, w);
+      if constexpr (E::kScaled) w = mul(w, load(scale + j));
+      store(s[i] + j, w);
+    }
+    sum[i] = reduce_add(all);
+  }
+  for (int i = 0; i < R; ++i) l[i] = l[i] * alpha[i] + sum[i];
 }
 
-// o[row][c] += sum over positions of w[row][pos] * v[pos][c], for the channels of kVecs vectors. next: see scores().
+// o[row][c] = alpha[row] * o[row][c] + sum over positions of w[row][pos] * v[pos][c], for the channels of kVecs
+// vectors. next: see scores(). Adding +0 turns -0 into +0: the sign of a zero would otherwise depend on masked values
+// (-0 + 0 * v).
 template <class E, int R, int kVecs>
 SX_INLINE void add_channels(float* o, const typename E::Stored* v, const typename E::Stored* next, int padded,
-                            const float (*w)[kBlock]) {
+                            const float (*w)[kBlock], const float* alpha) {
   Vec acc[R][kVecs];
   for (int i = 0; i < R; ++i)
-    for (int j = 0; j < kVecs; ++j) acc[i][j] = load(o + i * padded + j * kLanes);
+    for (int j = 0; j < kVecs; ++j) acc[i][j] = fma(load(o + i * padded + j * kLanes), set1(alpha[i]), zero());
 #pragma GCC unroll 1
   for (int p = 0; p < kBlock; ++p) {
     Vec b[kVecs];
@@ -187,14 +201,14 @@ SX_INLINE void add_channels(float* o, const typename E::Stored* v, const typenam
 
 template <class E, int R>
 __attribute__((noinline)) void add_values(float* o, const std::byte* values, const std::byte* next, int padded,
-                                          const float (*w)[kBlock]) {
+                                          const float (*w)[kBlock], const float* alpha) {
   const auto* v = reinterpret_cast<const typename E::Stored*>(values);
   const auto* ahead = reinterpret_cast<const typename E::Stored*>(next);
   int c = 0;
   if (kSpread < R >> 1)
     for (; c + 16 * kSpread<R> <= padded; c += 16 * kSpread<R>)
-      add_channels<E, R, kColumns * kSpread<R>>(o + c, v + c, ahead + c, padded, w);
-  for (; c < padded; c += 16) add_channels<E, R, kColumns>(o + c, v + c, ahead + c, padded, w);
+      add_channels<E, R, kColumns * kSpread<R>>(o + c, v + c, ahead + c, padded, w, alpha);
+  for (; c < padded; c += 16) add_channels<E, R, kColumns>(o + c, v + c, ahead + c, padded, w, alpha);
 }
 
 // The elements of K and of V.
@@ -207,7 +221,7 @@ struct Pair {
 // E: a Pair.
 template <class E, int R>
 void fold_rows(const FoldArgs& a) {
-  alignas(64) float s[R][kBlock];
+  alignas(64) float s[R][kBlock], alpha[kAlphas];
   float* m = a.state;
   float* l = a.state + 8;
   float* o = a.state + kStateHead;
@@ -221,13 +235,9 @@ void fold_rows(const FoldArgs& a) {
       for (int j = 0; j < a.begin[i]; ++j) s[i][j] = -INFINITY;
       for (int j = a.end[i]; j < kBlock; ++j) s[i][j] = -INFINITY;
     }
-    const float alpha = weigh<typename E::Values>(s[i], m[i], l[i], scale);
-    if (alpha == 1) continue;
-    // Adding +0 turns -0 into +0: the sign of a zero would otherwise depend on masked values (-0 + 0 * v).
-    for (int c = 0; c < a.padded; c += kLanes)
-      store(o + i * a.padded + c, add(mul(load(o + i * a.padded + c), set1(alpha)), zero()));
   }
-  add_values<typename E::Values, R>(o, a.values, fetching ? a.next_keys : a.values, a.padded, s);
+  weigh<typename E::Values, R>(s, m, l, alpha, scale);
+  add_values<typename E::Values, R>(o, a.values, fetching ? a.next_keys : a.values, a.padded, s, alpha);
 }
 
 // A tile may be folded as a larger one: rows beyond a.rows are zeros and are never read.
