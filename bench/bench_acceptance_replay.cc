@@ -9,7 +9,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "speculative/accept/penalties.h"
-#include "speculative/cache/draft_cache.h"
 #include "speculative/cache/retrieval_layers.h"
 
 namespace sx::bench {
@@ -40,19 +39,6 @@ std::string with_drafts(std::string_view value, const std::string& drafts) {
 bool drafts_on_target(const SpecConfig& config) {
   return config.drafter == DrafterKind::kSelf ||
          (config.drafter == DrafterKind::kFuse && config.fuse_model == DrafterKind::kSelf);
-}
-
-void add(std::vector<int>& all, const std::vector<int>& some) {
-  all.insert(all.end(), some.begin(), some.end());
-  std::sort(all.begin(), all.end());
-  all.erase(std::unique(all.begin(), all.end()), all.end());
-}
-
-// Places of `some` in `all`.
-std::vector<size_t> places(const std::vector<int>& all, const std::vector<int>& some) {
-  std::vector<size_t> found;
-  for (int layer : some) found.push_back(size_t(std::lower_bound(all.begin(), all.end(), layer) - all.begin()));
-  return found;
 }
 
 double share_of(std::span<const int32_t> cells, CellRange range) {
@@ -110,19 +96,16 @@ std::vector<Configuration> read_configurations(const std::string& path, const st
 // A drafter, and what it sees of the target: the taps it asked for, in its order.
 struct Replay::Player {
   Speculation speculation;
-  std::vector<size_t> hidden, query;  // places in the tapped layers
   std::vector<const float*> hidden_at, query_at;
   std::vector<std::vector<float>> rows;  // of each tap, [nodes, width]: a pass over a tree
   double prompt_ms = 0;
 
-  Player(const SpecConfig& config, const SpeculationParts& parts) : speculation(config, parts) {}
+  Player(const SpecConfig& config, const SpeculationParts& parts)
+      : speculation(config, parts),
+        hidden_at(speculation.taps().hidden().size()),
+        query_at(speculation.taps().query().size()),
+        rows(hidden_at.size() + query_at.size()) {}
   Drafter& drafter() { return *speculation.drafter(); }
-
-  StepOutputs view(const StepOutputs& all) {
-    for (size_t i = 0; i < hidden.size(); ++i) hidden_at[i] = all.hidden[hidden[i]];
-    for (size_t i = 0; i < query.size(); ++i) query_at[i] = all.query[query[i]];
-    return {nullptr, hidden_at, query_at};
-  }
 
   // The pass over a tree: recorded rows from `first` on in the rows of the path's nodes.
   StepOutputs verified(const Replay& replay, std::span<const NodeId> path, int first) {
@@ -135,6 +118,7 @@ struct Replay::Player {
                     from.width * sizeof(float));
       at = to.data();
     };
+    const auto hidden = speculation.taps().hidden(), query = speculation.taps().query();
     for (size_t i = 0; i < hidden.size(); ++i) fill(replay.hidden_[hidden[i]], hidden_at[i]);
     for (size_t i = 0; i < query.size(); ++i) fill(replay.query_[query[i]], query_at[i]);
     return {nullptr, hidden_at, query_at};
@@ -152,12 +136,6 @@ Replay::Replay(const ReplayOptions& options, std::vector<Configuration> configur
     parts.tokenizer = &tokenizer_->codec();
     parts.head = heads_[i], parts.slots = 1, parts.context = context_, parts.chunk = chunk_;
     auto player = std::make_unique<Player>(config, parts);
-    if (heads_[i]) player->hidden = places(taps_.hidden, heads_[i]->taps().hidden);
-    if (config.needs_model())
-      player->query = places(taps_.query, DraftCache::target_layers(config.cache, model_->config().layers));
-    player->hidden_at.resize(player->hidden.size());
-    player->query_at.resize(player->query.size());
-    player->rows.resize(player->hidden.size() + player->query.size());
     player->drafter().open(kSeq);
     players_.push_back(std::move(player));
   }
@@ -167,7 +145,7 @@ Replay::~Replay() = default;
 
 // Configurations that leave the layers to the engine get those it would find.
 void Replay::probe() {
-  const auto probes = [](const Configuration& c) { return c.config.needs_model() && c.config.cache.probes(); };
+  const auto probes = [](const Configuration& c) { return c.config.has_cache() && c.config.cache.probes(); };
   if (std::none_of(configurations_.begin(), configurations_.end(), probes)) return;
   ModelOptions options;
   options.max_outputs = 1, options.max_rows = chunk_, options.context = context_;
@@ -189,8 +167,7 @@ void Replay::load(const ReplayOptions& options) {
   probe();
   for (Configuration& c : configurations_) {
     heads_.push_back(open_head(c.config, file_));
-    if (heads_.back()) add(taps_.hidden, heads_.back()->taps().hidden);
-    if (c.config.needs_model()) add(taps_.query, DraftCache::target_layers(c.config.cache, config.layers));
+    add_taps(taps_, wanted_taps(c.config, heads_.back().get(), config.layers));
   }
   ModelOptions model;
   model.max_outputs = 1, model.max_rows = chunk_, model.context = context_, model.taps = taps_;
@@ -250,8 +227,8 @@ std::span<const Token> Replay::answer(std::span<const Token> prompt, int count, 
     for (auto& player : players_) {
       if (!player->drafter().reads_target()) continue;
       const double before = now_ms();
-      const StepOutputs seen = player->view(*step_);
-      player->drafter().prompt({kSeq, first, int(some.size()), &seen, std::span(text_).first(size_t(length_))});
+      player->drafter().prompt(
+          {kSeq, first, int(some.size()), &player->speculation.seen(*step_), std::span(text_).first(size_t(length_))});
       player->prompt_ms += now_ms() - before;
     }
     rest = rest.subspan(some.size());

@@ -62,12 +62,16 @@ int CachedText::reuse(std::span<const Token> text, const Drafter* drafter, int a
   return length();
 }
 
-void CachedText::append(std::span<const Token> tokens, const StepOutputs& outputs, int first_row, Drafter* drafter) {
+void CachedText::append(std::span<const Token> tokens, const StepOutputs& outputs, int first_row, Speculation* spec) {
   const int rows = int(tokens.size()), history = length();
   adopt(tokens);
-  if (!drafter || !drafter->reads_target()) return;
-  drafter->prompt(
-      {.seq = seq_, .first = history, .rows = rows, .outputs = &outputs, .text = tokens_, .first_row = first_row});
+  if (!spec || !spec->drafter()->reads_target()) return;
+  spec->drafter()->prompt({.seq = seq_,
+                           .first = history,
+                           .rows = rows,
+                           .outputs = &spec->seen(outputs),
+                           .text = tokens_,
+                           .first_row = first_row});
 }
 
 void CachedText::adopt(std::span<const Token> tokens) {

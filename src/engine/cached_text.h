@@ -36,9 +36,9 @@ class CachedText {
   // returns the length that is left. `drafter`: the one that will read on, or null. It may have the target run at most
   // `again` tokens again whose pass it has not seen; where it lacks more it goes without the text.
   int reuse(std::span<const Token> text, const Drafter* drafter, int again);
-  // Tokens whose cells a pass has written become part of the text: rows of its outputs from `first_row` on. `drafter`:
-  // the one that follows.
-  void append(std::span<const Token> tokens, const StepOutputs& outputs, int first_row, Drafter* drafter);
+  // Tokens whose cells a pass has written become part of the text: rows of its outputs from `first_row` on. `spec`:
+  // whose drafter follows; null: none does.
+  void append(std::span<const Token> tokens, const StepOutputs& outputs, int first_row, Speculation* spec);
   // Tokens whose cells have been filled by other means than a pass (copied, restored).
   void adopt(std::span<const Token> tokens);
 

@@ -21,7 +21,6 @@
 #include "speculative/cache/retrieval_layers.h"
 #include "engine/shipped_drafts.h"
 #include "engine/startup_cache.h"
-#include "speculative/cache/draft_cache.h"
 #include "speculative/draft/model.h"
 
 namespace sx {
@@ -85,11 +84,15 @@ std::unique_ptr<Backend> open_device(const EngineOptions& o) {
   return make_cuda_backend(cuda);
 }
 
-// What a pass keeps from inside serves every preset, so they must agree on it.
-void add_taps(std::vector<int>& taps, const std::vector<int>& wanted, const char* what) {
-  if (wanted.empty() || taps == wanted) return;
-  if (!taps.empty()) fail("two presets read {} of different layers: they cannot be served by one engine", what);
-  taps = wanted;
+bool probes(const SpecConfig& spec) { return spec.has_cache() && spec.cache.probes(); }
+
+// What a pass keeps from inside: all that any preset reads, or any but those whose layers are still to be found.
+TapSpec all_taps(std::span<const SpecConfig> specs, std::span<const std::shared_ptr<const HeadFile>> heads, int layers,
+                 bool known = false) {
+  TapSpec taps;
+  for (size_t i = 0; i < specs.size(); ++i)
+    if (!known || !probes(specs[i])) add_taps(taps, wanted_taps(specs[i], heads[i].get(), layers));
+  return taps;
 }
 
 // Rows whose logits a round needs: a whole tree for each of a few sequences; with more sequences trees get smaller.
@@ -180,10 +183,11 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
            backend_->max_depth());
     heads.push_back(open_head(spec, file_));  // before sizes: it may bring a tree
     model.max_outputs = std::max(model.max_outputs, round_outputs(spec, options_.max_sessions));
-    if (heads.back()) add_taps(model.taps.hidden, heads.back()->taps().hidden, "hidden states");
-    if (heads.back()) add_taps(model.taps.query, heads.back()->taps().query, "queries");
-    if (spec.has_cache()) add_taps(model.taps.query, DraftCache::target_layers(spec.cache, config.layers), "queries");
   }
+  model.taps = all_taps(specs, heads, config.layers);
+  if (std::any_of(specs.begin(), specs.end(), probes))  // which may find other layers than the likely ones
+    model.most_queries = std::min(config.layers, int(all_taps(specs, heads, config.layers, true).query.size() +
+                                                     likely_retrieval_layers(config.layers).size()));
   shared_prompt_rows_ = std::min(options_.chunk, backend_->traits().mixed_chunk);
   model.max_rows = std::max(options_.chunk, model.max_outputs + (options_.max_sessions > 1 ? shared_prompt_rows_ : 0));
   model.context = options_.context;
@@ -191,15 +195,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Backend> ba
   load_model(model, sizes_only);
   kv_ = backend_->make_kv(model_->kv_geometry(options_.max_sessions, options_.context,
                                               kv_types_from_name(options_.kv_type, backend_->default_kv_type())));
-  std::vector<int> probed;
-  for (SpecConfig& spec : specs) {
-    if (!spec.has_cache() || !spec.cache.probes()) continue;
-    if (probed.empty()) {
-      probed = retrieval_layers();
-      model_->tap_queries(probed);
-    }
-    spec.cache.layers = probed;
-  }
+  find_layers(specs, heads);
   sequences_ = std::make_unique<SequenceTable>(options_.max_sessions, options_.context);
   bool all_cells = !backend_->traits().releases_cells || config.window == 0;
   for (size_t i = 0; i < specs.size(); ++i) all_cells = all_cells || reads_old_cells(specs[i], heads[i] != nullptr);
@@ -254,6 +250,17 @@ void EngineImpl::load_model(const ModelOptions& options, bool sizes_only) {
   model_ = backend_->ranks() ? load_on_ranks(file_, *backend_, model) : Model::load(file_, *backend_, model);
   // Ranks have looked through their parts; what one of them knows is not kept.
   if (model.check_weights && !backend_->ranks()) ++cache_->work.scanned, cache_->keep("finite", key, true);
+}
+
+// Presets that leave the layers they read to the engine get those that it finds.
+void EngineImpl::find_layers(std::span<SpecConfig> specs, std::span<const std::shared_ptr<const HeadFile>> heads) {
+  std::vector<int> found;
+  for (SpecConfig& spec : specs) {
+    if (!probes(spec)) continue;
+    if (found.empty()) found = retrieval_layers();
+    spec.cache.layers = found;
+  }
+  if (!found.empty()) model_->tap_queries(all_taps(specs, heads, model_->config().layers).query);
 }
 
 // As they were found at an earlier start, or by a probe.
@@ -365,7 +372,7 @@ void EngineImpl::warm_up() {
     for (int time = 0; time < 2; ++time) {  // the first loads kernels, the second is timed
       drafter->open(0);
       if (drafter->reads_target())
-        drafter->prompt({.seq = 0, .first = 0, .rows = int(text.size()), .outputs = &read, .text = text});
+        drafter->prompt({.seq = 0, .first = 0, .rows = int(text.size()), .outputs = &spec->seen(read), .text = text});
       start = now_ms();
       while (!drafter->prefill(0, text)) {}
       backend_->wait();
@@ -405,8 +412,11 @@ void EngineImpl::warm_up_drafts(Speculation& spec) {
                                                     .prompt = true},
                                                    *kv_);
       if (drafter.reads_target())
-        drafter.prompt(
-            {.seq = 0, .first = first, .rows = rows, .outputs = &outputs, .text = read.first(size_t(first + rows))});
+        drafter.prompt({.seq = 0,
+                        .first = first,
+                        .rows = rows,
+                        .outputs = &spec.seen(outputs),
+                        .text = read.first(size_t(first + rows))});
     }
     while (!drafter.prefill(0, read)) {}
     DraftTask task;

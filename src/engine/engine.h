@@ -67,6 +67,7 @@ class EngineImpl : public Engine {
   void warm_up_drafts(Speculation& spec);
   std::vector<SpecConfig> configure();
   void load_model(const ModelOptions& options, bool sizes_only);
+  void find_layers(std::span<SpecConfig> specs, std::span<const std::shared_ptr<const HeadFile>> heads);
   std::vector<int> retrieval_layers();
   void find_costs(const SpeculationParts& parts, int rows);
   void keep_costs();

@@ -197,7 +197,7 @@ void Generation::finish_piece(int rows, const StepOutputs& outputs, int row) {
   const bool timed = d && d->reads_target() && d->follows(text_.seq(), text_.length()) && rows >= kMaxChain &&
                      !engine_.backend->traits().records_steps;
   const double start = now_ms();
-  text_.append(waiting().first(size_t(rows)), outputs, row, d);
+  text_.append(waiting().first(size_t(rows)), outputs, row, d ? &spec_ : nullptr);
   if (timed) spec_.planner().observe_along(rows, now_ms() - start);
   if (broken_prompt_ > 0) fail_at(broken_prompt_);
   begin_decoding_if_prompt_done();

@@ -9,7 +9,7 @@ namespace {
 
 // Numbers of ModelOptions that travel.
 struct LoadHeader {
-  int max_rows, max_outputs, context;
+  int max_rows, max_outputs, context, most_queries;
   bool check_weights;
   bool links;  // devices, see RankedBackend::link_devices()
 };
@@ -37,6 +37,7 @@ std::unique_ptr<Model> load_on_ranks(const std::shared_ptr<const ModelFile>& fil
       .put(LoadHeader{.max_rows = own.max_rows,
                       .max_outputs = own.max_outputs,
                       .context = own.context,
+                      .most_queries = own.most_queries,
                       .check_weights = own.check_weights,
                       .links = links})
       .put_all(std::span<const int>(own.taps.hidden))
@@ -66,7 +67,7 @@ void RankFollower::load() {
   const auto header = message.get<LoadHeader>();
   ModelOptions options;
   options.max_rows = header.max_rows, options.max_outputs = header.max_outputs, options.context = header.context;
-  options.check_weights = header.check_weights, options.spread = true;
+  options.most_queries = header.most_queries, options.check_weights = header.check_weights, options.spread = true;
   message.get_all(options.taps.hidden);
   message.get_all(options.taps.query);
   const std::string path = message.get_text(), identity = message.get_text(), fingerprint = message.get_text();

@@ -90,6 +90,7 @@ void RoundDrafts::observe_with(Speculation& spec, std::span<const RoundSlot> slo
                                PhaseTimes& times) {
   const double start = now_ms();
   const bool batch_may = spec.planner().may_draft(int(slots.size()));
+  const StepOutputs* const seen = outputs ? &spec.seen(*outputs) : nullptr;
   outcomes_.clear();
   for (const RoundSlot& slot : slots) {
     const Generation& g = *slot.request;
@@ -102,7 +103,7 @@ void RoundDrafts::observe_with(Speculation& spec, std::span<const RoundSlot> slo
                          .tree = slot.tree,
                          .path = path,
                          .next = all ? slot.result.next : slot.tree->token(slot.result.path[path.size()]),
-                         .outputs = outputs,
+                         .outputs = seen,
                          .first_row = slot.first_row,
                          .history = slot.history,
                          .text = g.text().tokens(),

@@ -44,7 +44,7 @@ const float* SessionImpl::extend(std::span<const Token> tokens, int outputs) {
                                                     .outputs = std::span(outputs_).first(size_t(outputs)),
                                                     .prompt = prompt},
                                                    engine_.kv());
-  text_.append(tokens, out, 0, drafter);
+  text_.append(tokens, out, 0, drafter ? &engine_.speculation() : nullptr);
   return out.logits;
 }
 

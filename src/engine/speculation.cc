@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "engine/session_origin.h"
 #include "engine/startup_cache.h"
+#include "speculative/cache/draft_cache.h"
 #include "speculative/draft/registry.h"
 
 namespace sx {
@@ -78,8 +79,17 @@ int tree_nodes(const SpecConfig& config) {
   return config.on() ? std::min(config.tree.nodes, kMaxTreeNodes - 1) + 1 : 1;
 }
 
+TapSpec wanted_taps(const SpecConfig& config, const HeadFile* head, int layers) {
+  TapSpec wanted = head ? head->taps() : TapSpec{};
+  if (config.has_cache()) wanted.query = DraftCache::target_layers(config.cache, layers);
+  return wanted;
+}
+
 Speculation::Speculation(const SpecConfig& config, const SpeculationParts& parts)
-    : name_(parts.name), config_(config), cost_model_(*parts.cost_model) {
+    : name_(parts.name),
+      config_(config),
+      taps_(parts.target->options().taps, wanted_taps(config, parts.head.get(), parts.target->config().layers)),
+      cost_model_(*parts.cost_model) {
   nodes_ = tree_nodes(config) - 1;
   depth_ = config.on() ? std::min(config.tree.depth, nodes_) : 0;
   acceptance_ =

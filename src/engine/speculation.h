@@ -9,6 +9,7 @@
 #include "backend/backend.h"
 #include "model/heads/head_file.h"
 #include "model/model.h"
+#include "model/taps.h"
 #include "speculative/accept/accept.h"
 #include "speculative/config/config.h"
 #include "speculative/draft/drafter.h"
@@ -47,6 +48,9 @@ struct SpeculationParts {
 // medusa's, unless a setting has changed that.
 std::shared_ptr<const HeadFile> open_head(SpecConfig& config, const std::shared_ptr<const ModelFile>& target);
 
+// What drafting reads of the target's passes; `head`: as open_head() gave it, or null. `layers`: of the target.
+TapSpec wanted_taps(const SpecConfig& config, const HeadFile* head, int layers);
+
 class Speculation {
  public:
   Speculation(const SpecConfig& config, const SpeculationParts& parts);
@@ -58,6 +62,10 @@ class Speculation {
     return draft_fingerprint_;
   }                                                    // equal: cells of draft models mean the same
   Drafter* drafter() const { return drafter_.get(); }  // null: speculation is off
+  // What the drafter may be told of a pass of the target, which keeps taps for all presets: those it reads. Valid until
+  // the next call.
+  const StepOutputs& seen(const StepOutputs& pass) { return taps_.of(pass); }
+  const TapView& taps() const { return taps_; }
   // What accepts trees; without drafts it is plain decoding, whatever the rule.
   Acceptance& acceptance(bool drafts) { return drafts ? *acceptance_ : *plain_; }
   const CostModel& cost_model() const { return cost_model_; }
@@ -78,6 +86,7 @@ class Speculation {
 
   std::string name_, draft_fingerprint_;
   SpecConfig config_;
+  TapView taps_;
   int nodes_ = 0, depth_ = 0;
   bool wants_costs_ = false;
   std::unique_ptr<Acceptance> acceptance_, plain_;

@@ -140,11 +140,11 @@ void Model::allocate_workspace() {
   work_->logits = backend_.allocate(outputs * size_t(c.vocab), "logits");
   for (size_t i = 0; i < options_.taps.hidden.size(); ++i) work_->hidden.push_back(make(rows * width));
   // One block, so that a row's queries of all layers are copied at once.
-  const size_t tapped = options_.taps.query.size();
+  const size_t tapped = std::max(options_.taps.query.size(), size_t(options_.most_queries));
   float* const queries = tapped > 0 ? make(tapped * rows * q) : nullptr;
   for (size_t i = 0; i < tapped; ++i) work_->query.push_back(queries + i * rows * q);
   outputs_.hidden = work_->hidden;
-  outputs_.query = work_->query;
+  outputs_.query = std::span<const float* const>(work_->query.data(), options_.taps.query.size());
   outputs_.logits = work_->logits;
   StepLimits limits;
   limits.rows = options_.max_rows;

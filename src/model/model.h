@@ -30,6 +30,7 @@ struct ModelOptions {
   int max_outputs = 64;  // rows of one step whose logits are wanted
   int context = 0;       // longest sequence; 0: the trained context
   TapSpec taps;
+  int most_queries = 0;  // layers that tap_queries() may ask for, where these are more than in `taps`
   // A copy that drafts for a model of the same file: its matrices become smaller (Requantiser), the embedding table is
   // that of `original`.
   Requantiser* requantise = nullptr;  // needed while it is loaded
@@ -86,7 +87,7 @@ class Model {
   const Matrix& head() const;                             // width -> vocab; a whole one, also where ranks divide it
   const float* final_norm() const { return final_norm_.weight; }  // [width]
 
-  // Other layers' queries from now on, at most as many as options().taps.query had at set-up.
+  // Other layers' queries from now on: at most options().most_queries, or as many as were tapped at set-up.
   void tap_queries(std::span<const int> layers);
 
   const StepOutputs& forward(const Step& step, KvStore& kv, const LayerPlan& plan = {});
