@@ -40,7 +40,7 @@ batch)
   methods=(--spec "auto$head" --spec "auto${head:-:}${head:+,}tree=eagle2" --spec suffix --spec "specextend-eagle3$head" --spec "specextend$small")
   grid=(-c "${SX_CONTEXT:-3072}" --length "${SX_LENGTH:-2048}" --batch "${SX_BATCHES:-1,4,8,16,32}" -n "${SX_NEW:-128}")
   piece batch "$data/batch.jsonl" "${methods[@]}" "${grid[@]}" --repetitions "${SX_REPETITIONS:-2}"
-  piece batch-self "$data/batch.jsonl" --spec self "${grid[@]}" --repetitions 1  # it reads queries of other layers
+  piece batch-self "$data/batch.jsonl" --spec self "${grid[@]}" --repetitions 1
   ;;
 long)  # without drafts beside the program
   SPECEXTEND_MODELS=$(mktemp -d)
