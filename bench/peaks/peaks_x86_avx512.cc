@@ -6,32 +6,16 @@
 namespace sx::cpu {
 namespace {
 
-#include "bench/peaks/peaks_x86.inl"
+#include "bench/peaks/peaks_x86_512.inl"
 
 struct Bytes {
   __m512i x;
   static __m512i zero() { return _mm512_setzero_si512(); }
   __m512i operator()(__m512i a) const { return _mm512_add_epi16(_mm512_maddubs_epi16(a, x), x); }
 };
-struct Floats {
-  __m512 x;
-  static __m512 zero() { return _mm512_setzero_ps(); }
-  __m512 operator()(__m512 a) const { return _mm512_fmadd_ps(x, x, a); }
-};
-
-double bytes() {
-  Bytes step{_mm512_set1_epi8(1)};
-  asm volatile("" : "+v"(step.x));
-  return burn<24>(step, 128);
-}
-double floats() {
-  Floats step{_mm512_set1_ps(1)};
-  asm volatile("" : "+v"(step.x));
-  return burn<24>(step, 32);
-}
 
 }  // namespace
 
-PeakKernels peak_kernels_avx512() { return {bytes, floats}; }
+PeakKernels peak_kernels_avx512() { return {bytes_by<Bytes>, floats}; }
 
 }  // namespace sx::cpu
