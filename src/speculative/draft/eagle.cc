@@ -72,6 +72,7 @@ class EagleDraft final : public DraftModel {
   void follow(SeqId seq);
   void keep_root(SeqId seq, int row, int pair);
   void keep_roots();
+  void keep_states(int at, int rows);
   void add_parents(const DraftRows& level);
   DraftLogits run_nodes(const DraftRows& level);
   void keep_noted(const StepOutputs& outputs);
@@ -182,6 +183,18 @@ void EagleDraft::keep_roots() {
   }
   options_.backend->copy_rows({row(given_, given_used_), result_.states, int(which_.size()), w, w, w, which_.data()});
   given_used_ += int(which_.size());
+}
+
+// What the head gave for the nodes of a level, the first rows of the pass.
+void EagleDraft::keep_states(int at, int rows) {
+  const int w = width();
+  options_.backend->copy_rows({.to = row(given_, at),
+                               .from = result_.states,
+                               .rows = rows,
+                               .width = w,
+                               .to_stride = w,
+                               .from_stride = w,
+                               .launched = true});
 }
 
 // P-EAGLE: rows of masks behind the last pair stand for tokens that are not known yet. Their cells are not kept.
@@ -304,14 +317,7 @@ DraftLogits EagleDraft::run_level(std::span<const DraftRows> level) {
   DraftCache& cache = *options_.cache;
   if (options_.head->blocks() > 1) return run_nodes(level[0]);
   const int w = width();
-  if (level_rows_ > 0)
-    options_.backend->copy_rows({.to = row(given_, given_used_ - level_rows_),
-                                 .from = result_.states,
-                                 .rows = level_rows_,
-                                 .width = w,
-                                 .to_stride = w,
-                                 .from_stride = w,
-                                 .launched = true});
+  if (level_rows_ > 0) keep_states(given_used_ - level_rows_, level_rows_);
   step_.clear();
   which_.clear();
   for (const DraftRows& r : level) {
@@ -344,13 +350,7 @@ DraftLogits EagleDraft::run_nodes(const DraftRows& level) {
     add_parents(part);
     options_.backend->copy_rows({states_, given_, rows, w, w, w, which_.data()});
     forward(cache.store(), 0, false, tree.depth(part.nodes[0]));
-    options_.backend->copy_rows({.to = row(given_, given_used_),
-                                 .from = result_.states,
-                                 .rows = rows,
-                                 .width = w,
-                                 .to_stride = w,
-                                 .from_stride = w,
-                                 .launched = true});
+    keep_states(given_used_, rows);
     for (int i = 0; i < rows; ++i) s.node_rows[size_t(part.first + i)] = given_used_++;
     options_.backend->copy_rows(
         {level_logits_ + size_t(done) * size_t(vocab), result_.logits, rows, vocab, vocab, vocab});
