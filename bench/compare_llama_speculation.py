@@ -3,8 +3,9 @@
 
 Each prompt is decoded by llama.cpp without drafts and with every method of its `llama-speculative-simple` that needs no training (a draft
 model, n-gram forms), each at several draft lengths; its best on that prompt is what we are compared with, so it is tuned per prompt, after
-the fact. Ours is one preset for all prompts. Programs take turns. "decode" counts from the first token on, with all that drafting costs;
-"whole" counts the prompt as well. Which attention setting is llama.cpp's better one (-fa) is found out first, behind each length.
+the fact. Ours is one preset for all prompts. Every method runs once for each prompt, one after the other. "decode" counts from the first token
+on, with all that drafting costs; "whole" counts the prompt as well. Methods that draft have the attention setting (-fa) with which llama.cpp
+decodes faster without them; the whole answer is held against both settings without drafts, too, because the other may read prompts faster.
 
     bench/compare_llama_speculation.py TEXTS.jsonl --program specextend --peer FOLDER_OF_LLAMA_PROGRAMS --draft draft.gguf --chars 18500,33000
 
@@ -139,7 +140,7 @@ def main():
                     for name, flags in peer_methods(args.draft):
                         theirs[name] = runs.peer(f"{key}llama {name}", file.name, flags, flash, penalty)
                     best = max(theirs, key=lambda name: speed(theirs[name]))
-                    least = min(whole(row, args.tokens) for row in theirs.values())
+                    least = min(whole(row, args.tokens) for row in (*theirs.values(), *plain.values()))
                     decode, all_of_it = speed(ours) / speed(theirs[best]), least / whole(ours, args.tokens)
                     ratios.append((decode, all_of_it))
                     print(f"| {chars:,} characters, {number + 1} | {penalty} | {ours['distinct']:.0%} | {speed(plain[flash]):.1f} | {speed(theirs[best]):.1f} | {best} | "
